@@ -10,6 +10,9 @@ FRAMEWORKS := $(VENV)/.ready-frameworks
 # A CPU build of this release is enough for the demo and the tests; if there is none, pip picks a build itself.
 TORCH  ?= torch==2.13.0
 
+# Shows its progress on a terminal.
+PIP = PYTHONWARNINGS="ignore:Editable installation" $(BIN)/python -m pip install $(shell test -t 2 || echo --quiet)
+
 # Many ranks share a machine here, so libraries that start a thread per core would compete.
 export OMP_NUM_THREADS ?= 1
 
@@ -106,16 +109,19 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks
 
 $(READY): setup.cfg pyproject.toml
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -c "import torch" 2>/dev/null || $(BIN)/python -m pip install --quiet "$(TORCH)" \
+	@echo "creating $(VENV) ..."
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) --upgrade pip
+	@$(BIN)/python -c "import torch" 2>/dev/null || { echo "installing $(TORCH) ..."; $(PIP) "$(TORCH)"; } \
 		|| echo "$(TORCH) is not available here; the next step installs another version"
-	PYTHONWARNINGS="ignore:Editable installation" $(BIN)/python -m pip install --quiet -e ".[dev]"
-	touch $(READY)
+	@echo "installing pilot and its dependencies ..."
+	@$(PIP) -e ".[dev]"
+	@touch $(READY)
 
 $(FRAMEWORKS): $(READY)
-	PYTHONWARNINGS="ignore:Editable installation" $(BIN)/python -m pip install --quiet -e ".[frameworks]"
-	touch $(FRAMEWORKS)
+	@echo "installing Lightning and Hugging Face's Trainer ..."
+	@$(PIP) -e ".[frameworks]"
+	@touch $(FRAMEWORKS)
 
 clean:
 	rm -rf $(VENV) out build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -161,7 +161,7 @@ def run(jobs: Sequence[Job], key: Key) -> Outcome:
     config = SimConfig(until_s, scale_up_delay_s=DELAY_S if key.scenario == "delay" else 0.0)
     simulation = Simulation(core, timed, [still_pool(key.nodes)], those, config)
     simulation.run(lambda: False, lambda _: None)
-    times = times_of(simulation.accounts)
+    times = times_of(simulation.accounts.values())
     ends = sorted(round(one.ended_s / 60, 3) for one in times if one.ending is TrainerEnd.FINISHES)
     brief = {row.spec.trainer for row in those if row.samples < SHORT_MOST_S}
     of_length = ([t for t in times if (t.trainer in brief) is is_brief] for is_brief in (False, True))

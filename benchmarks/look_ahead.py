@@ -102,7 +102,7 @@ def run(events: Path, trainers: Path, curves: Path, hours: float | None, every_s
     simulation = Simulation(Coordinator(config), row, changes, submissions, SimConfig(until_s))
     simulation.run(lambda: False, lambda _: None)
     s = summarize(simulation.records, simulation.accounts, Accounting.PAPER, len(submissions), complete=True)
-    ended = {str(one.trainer): (one.waiting_s, one.total_s) for one in times_of(simulation.accounts)}
+    ended = {str(one.trainer): (one.waiting_s, one.total_s) for one in times_of(simulation.accounts.values())}
     lost = [share * s.pool_changes / s.static_work for share in (s.rescale_per_event, s.preemption_per_event)]
     return Outcome(s.efficiency or math.nan, lost[0], lost[1], ended)
 

@@ -63,8 +63,8 @@ def sequence(nodes: int) -> None:
         for profile in ("inverse", "auto", "never"):
             case = Case("dp", know="measured", profile=profile, measure_noise=0.03, nodes=nodes)
             replay = _run(Inputs(None, trainers, curves, until_s=7200.0), case)
-            (course,) = replay.courses
-            held = [count for _, count in course.changes]
+            (account,) = replay.busiest
+            held = [count for _, count in account.changes]
             ups = sum(after > before for before, after in pairwise(held))
             print(f"{profile:>8}: {' '.join(map(str, held))}   scale-ups after the start: {ups}")
 

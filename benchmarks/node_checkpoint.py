@@ -29,7 +29,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from benchmarks.node_script import PER_NODE, shard
 from benchmarks.subjects import BATCH, data, make
 from pilot.checkpoint import store, tree
-from pilot.checkpoint.parts import own_rows
+from pilot.checkpoint.publish import own_rows
 from pilot.checkpoint.snapshot import Snapshots
 
 NODES = 2

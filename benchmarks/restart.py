@@ -193,7 +193,7 @@ async def live(rundir: RunDir, days: int) -> list[dict[str, float]]:
     writer = JournalWriter.resume(rundir.journal, contents)
     driver = LiveDriver(core, writer, lambda: now_s[0])
     driver.adopt(restore(contents, lambda: core))
-    performing = asyncio.create_task(driver.run(lambda _: None))
+    performing = asyncio.create_task(driver.run(lambda *_: None))
     weeks = Weeks(driver, LaunchStore(rundir, contents.header.coordinator, None), now_s)
     course = []
     for day in range(1, days + 1):
@@ -224,7 +224,7 @@ def started_s(rundir: RunDir, site: Path) -> float:
     """Start the coordinator, wait until it answers, and kill it; the seconds until it answered."""
     command = [sys.executable, "-P", "-m", "pilot.service.daemon", "--run-dir", str(rundir.root), "--site", str(site)]
     began_s = time.monotonic()
-    process = subprocess.Popen([*command, "--planner", "dp", "--pilots", "0"])
+    process = subprocess.Popen([*command, "--settings", '{"planner": "dp"}', "--pilots", "0"])
     try:
         while not answers(rundir):
             if process.poll() is not None or time.monotonic() - began_s > START_LIMIT_S:

@@ -112,7 +112,7 @@ class Place:
 
     def __enter__(self) -> Place:
         options = ["--run-dir", str(self._run_dir), "--site", str(self._site), "--pilots", "0"]
-        options += ["--max-parallel-trainers", str(self._trainers)]
+        options += ["--settings", json.dumps({"max_parallel_trainers": self._trainers})]
         process, self._pipe = self._stack.enter_context(running(scale_coordinator.main, options))
         self._coordinator = psutil.Process(process.pid)
         self._file = self._run_dir / "connection.json"

@@ -148,7 +148,7 @@ class Agent:
                 self._say(wire.WorkerExited(message.trainer, "stopped"))
             case wire.JoinGroup():
                 self._group = message
-                puts = {f"P{message.rank}-businesscard": f"{self._host:x<60}"}
+                puts = {f"P{message.node}-businesscard": f"{self._host:x<60}"}
                 self._say(wire.RankAddress(message.trainer, message.generation, puts, "127.0.0.1:1"))
             case wire.GroupAddresses():
                 self._formed(message)
@@ -190,7 +190,7 @@ class Agent:
             return
         self._stop()
         self._trains = group.generation
-        if group.rank == 0:
+        if group.node == 0:
             self._reported = _step()
             self._say(wire.GroupFormed(group.trainer, group.generation, self._reported))
             self._timer = self._loop.call_later(REPORT_S, self._report)

@@ -84,9 +84,9 @@ class Costs:
             self._spent(self._last, self._since_s)
             return written
 
-        def timed_perform(effects: Effects, command: Command) -> None:
+        def timed_perform(effects: Effects, command: Command, event: int = 0) -> None:
             began_s = time.thread_time()
-            perform(effects, command)
+            perform(effects, command, event)
             cost = self._open.pop(id(command), None)
             if cost is not None:
                 cost.commands -= 1

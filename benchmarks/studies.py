@@ -100,10 +100,10 @@ class Replay:
         study = self.core.studies[self.spec.study]
         while not self.ends(study):
             due = {trainer: work.due_s() for trainer, work in self.works.items()}
-            self.now_s = max(self.now_s, min([*due.values(), self.core.timers.due_s()]))
+            self.now_s = max(self.now_s, min([*due.values(), self.core.due_s()]))
             assert self.now_s < math.inf, "the study stands still"
             made = [trainer for trainer, at_s in due.items() if at_s <= self.now_s + 1e-9]
-            self._settle([*self.core.timers.due(self.now_s), *map(self._report, made)])
+            self._settle([*self.core.due(self.now_s), *map(self._report, made)])
 
     def ends(self, study: Study) -> bool:
         """Whether there is nothing more to measure."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import inspect
 import shlex
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 from pilot.protocol.connection import Connection
 from pilot.provisioning.keeper import Keeper, KeeperEvent, pool_name
@@ -48,6 +51,9 @@ class Crew:
     def endings(self) -> list[JobEnd]:
         return [event.ending for event in self.events if isinstance(event, JobEnded)]
 
+    def failures(self) -> list[JobEnded]:
+        return [event for event in self.events if isinstance(event, JobEnded) and event.failed]
+
     def noticed(self) -> list[str]:
         return [event.job for event in self.events if isinstance(event, JobNoticed)]
 
@@ -65,9 +71,35 @@ class Crew:
 
     def present(self) -> list[str]:
         """The jobs that run and stay, and whose agent is there."""
-        kept = self.keeper.book.kept(time.monotonic(), ())
-        staying = [job.job for job in kept if job.phase is JobPhase.RUNNING and not job.leaving]
+        jobs = self.keeper.book.scaling_jobs(time.monotonic())
+        staying = [job.job for job in jobs if job.phase is JobPhase.RUNNING and not job.leaving]
         return [job for job in staying if (self._folder / f"came-{job.partition('.')[0]}").exists()]
+
+
+def with_crew(
+    command: str, site: Site | Callable[[dict[str, Any]], Site]
+) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., None]]:
+    """Turn an asynchronous test into a test during which a crew keeps jobs that run ``command`` on ``site``, which may
+    depend on the test's fixtures.
+
+    The test may ask for the ``crew``, its ``keeper``, and fixtures; nothing may be left in the queue after it.
+    """
+
+    def decorate(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+        wanted = inspect.signature(test).parameters
+        fixtures = [name for name in wanted if name not in ("crew", "keeper", "tmp_path")] + ["tmp_path"]
+
+        @functools.wraps(test)
+        def run(**given: Any) -> None:
+            crew = Crew(given["tmp_path"], command, site if isinstance(site, Site) else site(given))
+            arguments = {"crew": crew, "keeper": crew.keeper, **given}
+            play(crew, lambda _: test(**{name: arguments[name] for name in wanted}))
+
+        parameters = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in fixtures]
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # the fixtures, for pytest
+        return run
+
+    return decorate
 
 
 def play(crew: Crew, script: Callable[[Keeper], Awaitable[None]]) -> None:

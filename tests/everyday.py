@@ -16,6 +16,6 @@ def one_in(parts: int, names: Sequence[str], always: Sequence[str] = ()) -> list
     return [name if name in chosen else pytest.param(name, marks=pytest.mark.long) for name in names]
 
 
-def parts() -> list[Any]:
-    """Return the numbers of :data:`PARTS` parts of a range as parameters; the first part runs every day."""
-    return [0, *(pytest.param(part, marks=pytest.mark.long) for part in range(1, PARTS))]
+def parts(count: int = PARTS) -> list[Any]:
+    """Return the numbers of ``count`` parts of a range as parameters; the first part runs every day."""
+    return [pytest.param(part, marks=[pytest.mark.long] * (part > 0)) for part in range(count)]

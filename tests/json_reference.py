@@ -18,9 +18,10 @@ import msgspec
 
 from pilot.cli.checkpoint import CheckpointList, CheckpointShown, VerifiedList
 from pilot.cli.demo.report import DemoAnswer
-from pilot.cli.pools import PoolList
 from pilot.cli.sites import SiteChecked, SiteList, SiteShown
+from pilot.cli.views import PoolList
 from pilot.doctor.finding import Findings
+from pilot.history.ledger import LedgerProof
 from pilot.history.story import PoolEvent
 from pilot.protocol.pool_status import PoolStatus, TrainerHistory
 from pilot.protocol.requests import (
@@ -53,6 +54,7 @@ COMMANDS: dict[str, type] = {
     "submit": Submitted,
     "wait": Phases,
     "events": PoolEvent,
+    "ledger": LedgerProof,
     "cancel": Cancelled,
     "scale": Scaled,
     "study run": StudyStatus,

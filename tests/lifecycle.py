@@ -9,51 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pilot.core.events import (
-    ArrivalsDue,
-    BudgetDue,
-    CheckpointPublished,
-    CheckpointWritten,
-    CodeLoaded,
-    DecisionDue,
-    DrainRequested,
-    EntriesLost,
-    Event,
-    GroupBroken,
-    GroupExamined,
-    GroupFormed,
-    GroupPaused,
-    GroupStalled,
-    NodeCleared,
-    NodeRetried,
-    PlanFailed,
-    PlanReady,
-    PoolChanged,
-    PoolReopened,
-    ProfileDue,
-    Progress,
-    ScriptChecked,
-    TrainerCancelled,
-    TrainerFinished,
-    TrainerHeld,
-    TrainerReleased,
-    TrainerRemoved,
-    TrainerResumed,
-    TrainerSubmitted,
-    WorkerExited,
-    WorkerReady,
-    WorkerSlow,
-)
-from pilot.core.study.events import (
-    ReservationDue,
-    StudyDue,
-    StudyResumed,
-    StudyStopped,
-    StudySubmitted,
-    TrialAsked,
-    TrialNotAsked,
-    TrialTold,
-)
+from pilot.core import events as e
+from pilot.core.study import events as study
 from pilot.core.trainer.trainer import Phase, PhaseChange
 
 
@@ -61,198 +18,210 @@ from pilot.core.trainer.trainer import Phase, PhaseChange
 class Effect:
     """What is ``noted`` for an event, and when it makes a new problem (``asks``; "": never)."""
 
-    event: type[Event]
+    event: type[e.Event]
     noted: str
     asks: str = ""
 
 
 EFFECTS = (
     Effect(
-        PoolChanged,
+        e.PoolChanged,
         "nodes come (in a drain they are leaving at once); leaving and lost ones leave their targets; a group with a "
         "lost member, and one that forms with a leaving one, is dissolved",
         "if a node came, or one that was counted on left",
     ),
     Effect(
-        TrainerSubmitted,
+        e.TrainerSubmitted,
         "the trainer, last in the order of submission, and its arrival; if no node could be given to it, it only "
         "queues; while arrivals are collected (``arrivals_s``) and no plan is being made, its target is its minimum "
         "of the free nodes",
         "if it arrived and arrivals are not collected (``arrivals_s`` is 0)",
     ),
     Effect(
-        TrainerCancelled,
+        e.TrainerCancelled,
         "it closes; if it has finished, what its script does after the loop is cut short",
         "if it was open",
     ),
     Effect(
-        TrainerResumed,
+        e.TrainerResumed,
         "one that failed or was cancelled is open again, last in the order of submission, with its step, its "
         "generation and its measurements; from scratch, one that is held as well, and its checkpoints are given up; "
         "its arrival",
         "as for a submission",
     ),
-    Effect(TrainerHeld, "its target becomes empty, and no plan includes it until it is released", "if it was open"),
+    Effect(e.TrainerHeld, "its target becomes empty, and no plan includes it until it is released", "if it was open"),
     Effect(
-        TrainerReleased, "plans may include it again, at its place in the order; its arrival", "as for a submission"
+        e.TrainerReleased, "plans may include it again, at its place in the order; its arrival", "as for a submission"
     ),
-    Effect(TrainerRemoved, "one that has ended is forgotten"),
+    Effect(e.TrainerRemoved, "one that has ended is forgotten"),
     Effect(
-        DrainRequested,
+        e.DrainRequested,
         "every target becomes empty; no more problems are posed; scripts that run on after their loop may do so for "
         "the grace",
     ),
-    Effect(PoolReopened, "the drain is over; the new configuration applies", "if there are trainers"),
+    Effect(e.PoolReopened, "the drain is over; the new configuration applies", "if there are trainers"),
     Effect(
-        EntriesLost,
+        e.EntriesLost,
         "the next groups get higher generations, and the next plan a higher id, than those that are named; a group "
         "that forms is dissolved if it could have one of these generations",
         "if no plan's id is named",
     ),
     Effect(
-        PlanReady,
+        e.PlanReady,
         "targets, if the plan's id is the newest and trainers can have its counts",
         "if too many nodes are set aside for a trainer: within what it can have",
     ),
-    Effect(PlanFailed, "nothing: targets stay as they are"),
+    Effect(e.PlanFailed, "nothing: targets stay as they are"),
     Effect(
-        WorkerReady,
+        e.WorkerReady,
         "the worker can join a group; if others failed to start, their nodes were at fault",
         "if a node was set aside for all",
     ),
-    Effect(WorkerSlow, "the others no longer wait for the worker"),
+    Effect(e.WorkerSlow, "the others no longer wait for the worker"),
     Effect(
-        CodeLoaded,
+        e.CodeLoaded,
         "the first version of each file; a worker that loaded another one is stopped, and its node is set aside for "
         "the trainer; if no other worker can go on, the trainer's target becomes empty and it ends once it has none",
         "if a worker loaded another version",
     ),
     Effect(
-        WorkerExited,
+        e.WorkerExited,
         "the worker is gone; its group is dissolved; who was at fault: the script (the trainer failed), or the "
         "node (it is set aside); if no node could start it for five minutes because of what cannot be read, it is held",
         "if it failed or is held, or a node was set aside",
     ),
     Effect(
-        GroupFormed,
+        e.GroupFormed,
         "the forming group trains; its members hold the state; if it was loaded, and one other node could not load it, "
         "that node was at fault",
         "if a node was set aside for all",
     ),
     Effect(
-        GroupBroken,
+        e.GroupBroken,
         "the group is dissolved; five in a row without a new step: the trainer failed; a node that keeps groups from "
         "forming, that others cannot reach, or that cannot load the state is set aside; if no node can for five "
         "minutes, or the checkpoints are damaged, the trainer is held",
         "if it failed or is held, or a node was set aside",
     ),
-    Effect(GroupPaused, "no group trains; all members hold the same state"),
-    Effect(GroupStalled, "its members are examined, unless they already are"),
+    Effect(e.GroupPaused, "no group trains; all members hold the same state"),
+    Effect(e.GroupStalled, "its members are examined, unless they already are"),
     Effect(
-        GroupExamined, "the group is dissolved if all its ranks wait for one another, as one that broke", "if it failed"
+        e.GroupExamined,
+        "the group is dissolved if all its ranks wait for one another, as one that broke",
+        "if it failed",
     ),
-    Effect(CheckpointWritten, "the state is saved (if not, it is tried again)"),
-    Effect(CheckpointPublished, "how long writing takes"),
+    Effect(e.CheckpointWritten, "the state is saved (if not, it is tried again)"),
+    Effect(e.CheckpointPublished, "how long writing takes"),
     Effect(
-        ScriptChecked,
+        e.ScriptChecked,
         "what came of the check, for all trials of its study; unless it is to stay on one node, it may grow",
         "if it may grow",
     ),
     Effect(
-        Progress,
+        e.Progress,
         "the step, the measured rate and rescale cost; if others failed in groups and the step was not done before, "
         "their nodes were at fault",
         "if a node was set aside for all, or the rate is now known on the count that a profile measures; or if its "
         "curve was a guess or moved by more than its error, and the last problem is half the forward-looking time old",
     ),
-    Effect(TrainerFinished, "it closes", "if it was open"),
-    Effect(NodeRetried, "the node is no longer set aside", "if it was"),
-    Effect(NodeCleared, "the node's failures are forgotten", "if something was"),
+    Effect(e.TrainerFinished, "it closes", "if it was open"),
+    Effect(e.NodeRetried, "the node is no longer set aside", "if it was"),
+    Effect(e.NodeCleared, "the node's failures are forgotten", "if something was"),
     Effect(
-        BudgetDue,
+        e.BudgetDue,
         "at 80% of the budget, the warning; at its end the pool drains, or the trainer's target "
         "becomes empty and it ends once it has no worker",
         "if a trainer's budget is used up",
     ),
     Effect(
-        ArrivalsDue,
+        e.ArrivalsDue,
         "recent arrivals are planned for",
         "if trainers arrived that could be given nodes, and no problem was posed since",
     ),
-    Effect(DecisionDue, "that it is made, if plans are periodic", "if it is due"),
-    Effect(ProfileDue, "its profile moves on to the next count, or ends", "if it was due"),
-    Effect(StudySubmitted, "the study; plans may give nodes to trials of it", "always"),
-    Effect(StudyStopped, "its trials are shelved where they are, and no more are asked for", "if a trial trained"),
-    Effect(StudyResumed, "its trials continue, and more of them may be asked for", "always"),
-    Effect(StudyDue, "as for a stop", "as for a stop"),
+    Effect(e.DecisionDue, "that it is made, if plans are periodic", "if it is due"),
+    Effect(e.ProfileDue, "its profile moves on to the next count, or ends", "if it was due"),
+    Effect(study.StudySubmitted, "the study; plans may give nodes to trials of it", "always"),
     Effect(
-        TrialAsked,
+        study.StudyStopped, "its trials are shelved where they are, and no more are asked for", "if a trial trained"
+    ),
+    Effect(study.StudyResumed, "its trials continue, and more of them may be asked for", "always"),
+    Effect(study.StudyDue, "as for a stop", "as for a stop"),
+    Effect(
+        study.TrialAsked,
         "the trial is a trainer from now on, on the nodes that were kept for it",
         "if none were, or not enough of them are free",
     ),
     Effect(
-        TrialNotAsked,
+        study.TrialNotAsked,
         "it is asked for again; after three times the study stops, and where the space is exhausted it has no more "
         "trials",
         "as for a stop, or if the space is exhausted",
     ),
-    Effect(TrialTold, "nothing"),
-    Effect(ReservationDue, "the nodes that were kept for a trial are free again", "if some were"),
+    Effect(study.TrialTold, "nothing"),
+    Effect(study.ReservationDue, "the nodes that were kept for a trial are free again", "if some were"),
 )
 
 TRAINER_CHANGES = (
-    PhaseChange(None, Phase.QUEUED, (TrainerSubmitted,)),
-    PhaseChange(None, Phase.STARTING, (TrainerSubmitted,)),
-    PhaseChange(Phase.QUEUED, Phase.STARTING, (PlanReady, TrainerReleased, TrainerResumed)),
-    PhaseChange(Phase.QUEUED, Phase.RUNNING, (GroupFormed,)),
-    PhaseChange(Phase.STARTING, Phase.RUNNING, (GroupFormed,)),
-    PhaseChange(Phase.STARTING, Phase.QUEUED, (PlanReady, WorkerExited, GroupBroken, PoolChanged, DrainRequested)),
+    PhaseChange(None, Phase.QUEUED, (e.TrainerSubmitted,)),
+    PhaseChange(None, Phase.STARTING, (e.TrainerSubmitted,)),
+    PhaseChange(Phase.QUEUED, Phase.STARTING, (e.PlanReady, e.TrainerReleased, e.TrainerResumed)),
+    PhaseChange(Phase.QUEUED, Phase.RUNNING, (e.GroupFormed,)),
+    PhaseChange(Phase.STARTING, Phase.RUNNING, (e.GroupFormed,)),
     PhaseChange(
-        Phase.RUNNING, Phase.PAUSED, (GroupPaused, GroupBroken, GroupExamined, CodeLoaded, WorkerExited, PoolChanged)
+        Phase.STARTING, Phase.QUEUED, (e.PlanReady, e.WorkerExited, e.GroupBroken, e.PoolChanged, e.DrainRequested)
     ),
-    PhaseChange(Phase.RUNNING, Phase.STARTING, (WorkerExited, PoolChanged)),
-    PhaseChange(Phase.RUNNING, Phase.QUEUED, (WorkerExited, PoolChanged)),
-    PhaseChange(Phase.PAUSED, Phase.RUNNING, (GroupFormed,)),
-    PhaseChange(Phase.PAUSED, Phase.STARTING, (CheckpointWritten, GroupBroken, WorkerExited, PoolChanged)),
-    PhaseChange(Phase.PAUSED, Phase.QUEUED, (CheckpointWritten, PlanReady, WorkerExited, PoolChanged, DrainRequested)),
-    PhaseChange(Phase.QUEUED, Phase.CLOSING, (TrainerCancelled, WorkerExited, GroupBroken)),
-    PhaseChange(Phase.STARTING, Phase.CLOSING, (TrainerCancelled, WorkerExited, GroupBroken)),
     PhaseChange(
-        Phase.RUNNING, Phase.CLOSING, (TrainerFinished, TrainerCancelled, WorkerExited, GroupBroken, GroupExamined)
+        Phase.RUNNING,
+        Phase.PAUSED,
+        (e.GroupPaused, e.GroupBroken, e.GroupExamined, e.CodeLoaded, e.WorkerExited, e.PoolChanged),
     ),
-    PhaseChange(Phase.PAUSED, Phase.CLOSING, (TrainerCancelled, WorkerExited, GroupBroken)),
-    PhaseChange(Phase.CLOSING, Phase.FINISHED, (WorkerExited, PoolChanged)),
-    PhaseChange(Phase.CLOSING, Phase.FAILED, (WorkerExited, PoolChanged)),
-    PhaseChange(Phase.CLOSING, Phase.CANCELLED, (WorkerExited, PoolChanged)),
-    PhaseChange(Phase.QUEUED, Phase.CANCELLED, (TrainerCancelled,)),
-    PhaseChange(Phase.STARTING, Phase.CANCELLED, (TrainerCancelled,)),
-    PhaseChange(Phase.QUEUED, Phase.FAILED, (WorkerExited,)),
-    PhaseChange(Phase.STARTING, Phase.FAILED, (WorkerExited,)),
-    PhaseChange(Phase.RUNNING, Phase.FAILED, (WorkerExited,)),
-    PhaseChange(Phase.PAUSED, Phase.FAILED, (WorkerExited,)),
-    PhaseChange(Phase.FAILED, Phase.QUEUED, (TrainerResumed,)),
-    PhaseChange(Phase.FAILED, Phase.STARTING, (TrainerResumed,)),
-    PhaseChange(Phase.CANCELLED, Phase.QUEUED, (TrainerResumed,)),
-    PhaseChange(Phase.CANCELLED, Phase.STARTING, (TrainerResumed,)),
-    PhaseChange(Phase.STARTING, Phase.QUEUED, (TrainerHeld, BudgetDue, CodeLoaded)),
-    PhaseChange(Phase.PAUSED, Phase.QUEUED, (TrainerHeld, BudgetDue, CodeLoaded)),
-    PhaseChange(Phase.QUEUED, Phase.STOPPED, (BudgetDue, WorkerExited, PoolChanged)),
-    PhaseChange(Phase.STARTING, Phase.STOPPED, (BudgetDue,)),
-    PhaseChange(Phase.RUNNING, Phase.STOPPED, (WorkerExited, PoolChanged)),
-    PhaseChange(Phase.PAUSED, Phase.STOPPED, (WorkerExited, PoolChanged)),
-    PhaseChange(Phase.STOPPED, Phase.QUEUED, (TrainerResumed,)),
-    PhaseChange(Phase.STOPPED, Phase.STARTING, (TrainerResumed,)),
-    PhaseChange(None, Phase.QUEUED, (TrialAsked,)),
-    PhaseChange(None, Phase.STARTING, (TrialAsked,)),
-    PhaseChange(None, Phase.SHELVED, (TrialAsked,)),
-    PhaseChange(Phase.PAUSED, Phase.SHELVED, (CheckpointWritten, WorkerExited, PoolChanged)),
-    PhaseChange(Phase.RUNNING, Phase.SHELVED, (WorkerExited, PoolChanged)),
-    PhaseChange(Phase.STARTING, Phase.SHELVED, (StudyStopped, StudyDue, WorkerExited)),
-    PhaseChange(Phase.QUEUED, Phase.SHELVED, (StudyStopped, StudyDue, TrialNotAsked, WorkerExited)),
-    PhaseChange(Phase.SHELVED, Phase.QUEUED, (StudyResumed, Progress)),
-    PhaseChange(Phase.SHELVED, Phase.RUNNING, (GroupFormed,)),
-    PhaseChange(Phase.SHELVED, Phase.CLOSING, (TrainerCancelled,)),
-    PhaseChange(Phase.SHELVED, Phase.CANCELLED, (TrainerCancelled,)),
-    PhaseChange(Phase.SHELVED, Phase.FAILED, (WorkerExited,)),
+    PhaseChange(Phase.RUNNING, Phase.STARTING, (e.WorkerExited, e.PoolChanged)),
+    PhaseChange(Phase.RUNNING, Phase.QUEUED, (e.WorkerExited, e.PoolChanged)),
+    PhaseChange(Phase.PAUSED, Phase.RUNNING, (e.GroupFormed,)),
+    PhaseChange(Phase.PAUSED, Phase.STARTING, (e.CheckpointWritten, e.GroupBroken, e.WorkerExited, e.PoolChanged)),
+    PhaseChange(
+        Phase.PAUSED, Phase.QUEUED, (e.CheckpointWritten, e.PlanReady, e.WorkerExited, e.PoolChanged, e.DrainRequested)
+    ),
+    PhaseChange(Phase.QUEUED, Phase.CLOSING, (e.TrainerCancelled, e.WorkerExited, e.GroupBroken)),
+    PhaseChange(Phase.STARTING, Phase.CLOSING, (e.TrainerCancelled, e.WorkerExited, e.GroupBroken)),
+    PhaseChange(
+        Phase.RUNNING,
+        Phase.CLOSING,
+        (e.TrainerFinished, e.TrainerCancelled, e.WorkerExited, e.GroupBroken, e.GroupExamined),
+    ),
+    PhaseChange(Phase.PAUSED, Phase.CLOSING, (e.TrainerCancelled, e.WorkerExited, e.GroupBroken)),
+    PhaseChange(Phase.CLOSING, Phase.FINISHED, (e.WorkerExited, e.PoolChanged)),
+    PhaseChange(Phase.CLOSING, Phase.FAILED, (e.WorkerExited, e.PoolChanged)),
+    PhaseChange(Phase.CLOSING, Phase.CANCELLED, (e.WorkerExited, e.PoolChanged)),
+    PhaseChange(Phase.QUEUED, Phase.CANCELLED, (e.TrainerCancelled,)),
+    PhaseChange(Phase.STARTING, Phase.CANCELLED, (e.TrainerCancelled,)),
+    PhaseChange(Phase.QUEUED, Phase.FAILED, (e.WorkerExited,)),
+    PhaseChange(Phase.STARTING, Phase.FAILED, (e.WorkerExited,)),
+    PhaseChange(Phase.RUNNING, Phase.FAILED, (e.WorkerExited,)),
+    PhaseChange(Phase.PAUSED, Phase.FAILED, (e.WorkerExited,)),
+    PhaseChange(Phase.FAILED, Phase.QUEUED, (e.TrainerResumed,)),
+    PhaseChange(Phase.FAILED, Phase.STARTING, (e.TrainerResumed,)),
+    PhaseChange(Phase.CANCELLED, Phase.QUEUED, (e.TrainerResumed,)),
+    PhaseChange(Phase.CANCELLED, Phase.STARTING, (e.TrainerResumed,)),
+    PhaseChange(Phase.STARTING, Phase.QUEUED, (e.TrainerHeld, e.BudgetDue, e.CodeLoaded)),
+    PhaseChange(Phase.PAUSED, Phase.QUEUED, (e.TrainerHeld, e.BudgetDue, e.CodeLoaded)),
+    PhaseChange(Phase.QUEUED, Phase.STOPPED, (e.BudgetDue, e.WorkerExited, e.PoolChanged)),
+    PhaseChange(Phase.STARTING, Phase.STOPPED, (e.BudgetDue,)),
+    PhaseChange(Phase.RUNNING, Phase.STOPPED, (e.WorkerExited, e.PoolChanged)),
+    PhaseChange(Phase.PAUSED, Phase.STOPPED, (e.WorkerExited, e.PoolChanged)),
+    PhaseChange(Phase.STOPPED, Phase.QUEUED, (e.TrainerResumed,)),
+    PhaseChange(Phase.STOPPED, Phase.STARTING, (e.TrainerResumed,)),
+    PhaseChange(None, Phase.QUEUED, (study.TrialAsked,)),
+    PhaseChange(None, Phase.STARTING, (study.TrialAsked,)),
+    PhaseChange(None, Phase.SHELVED, (study.TrialAsked,)),
+    PhaseChange(Phase.PAUSED, Phase.SHELVED, (e.CheckpointWritten, e.WorkerExited, e.PoolChanged)),
+    PhaseChange(Phase.RUNNING, Phase.SHELVED, (e.WorkerExited, e.PoolChanged)),
+    PhaseChange(Phase.STARTING, Phase.SHELVED, (study.StudyStopped, study.StudyDue, e.WorkerExited)),
+    PhaseChange(Phase.QUEUED, Phase.SHELVED, (study.StudyStopped, study.StudyDue, study.TrialNotAsked, e.WorkerExited)),
+    PhaseChange(Phase.SHELVED, Phase.QUEUED, (study.StudyResumed, e.Progress)),
+    PhaseChange(Phase.SHELVED, Phase.RUNNING, (e.GroupFormed,)),
+    PhaseChange(Phase.SHELVED, Phase.CLOSING, (e.TrainerCancelled,)),
+    PhaseChange(Phase.SHELVED, Phase.CANCELLED, (e.TrainerCancelled,)),
+    PhaseChange(Phase.SHELVED, Phase.FAILED, (e.WorkerExited,)),
 )
 """From before an event to after it: a trainer that has no worker left when it ends is never seen closing."""

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from pilot.cli.asking import told_by
+from pilot.cli.asking import any_pool_at
 from pilot.cli.options import to_json
 from pilot.host import proc
 from pilot.protocol.pool_status import PoolStatus, TrainerStatus
@@ -116,7 +116,7 @@ class Pool:
 
     def status(self) -> PoolStatus:
         """What ``pilot status`` shows, asked without a process for each time that a test looks."""
-        return told_by(self.run_dir).status()
+        return any_pool_at(self.run_dir).status()
 
     def trainer(self, name: str) -> TrainerStatus:
         return self.status().trainer(name)

@@ -2,13 +2,13 @@
 
 Theory of operation. The agent runs at most one worker per trainer, and per (trainer, generation) at most one rank
 process. It carries out the coordinator's orders and reports the results; every order that has a completion gets one,
-even if its object is gone. Workers' messages are passed on.
+even if its worker or group is gone. Workers' messages are passed on.
 
     process                     ends                        what follows
     worker                      status 0                    ``WorkerExited``; its rank processes end by themselves
     worker                      otherwise                   ``WorkerExited``; its generations are killed
     rank process                status 0                    nothing: its generation has ended
-    rank process                its worker has gone         the worker's own end is awaited, which tells why
+    rank process                its worker has gone         the worker's own end is awaited, which shows why
     rank process                otherwise                   the generation is *over*: killed here, ``GroupBroken``
     any                         killed by us                nothing
 
@@ -24,7 +24,7 @@ from typing import assert_never
 
 from pilot.agent import diagnosis
 from pilot.agent.departure import Departure, Shutdown
-from pilot.agent.vocabulary import (
+from pilot.agent.events_effects import (
     CannotJoin,
     CoordinatorLost,
     CoordinatorMessage,
@@ -34,7 +34,6 @@ from pilot.agent.vocabulary import (
     KillRank,
     KillWorker,
     LogLine,
-    Noticed,
     PoolOver,
     RankEnded,
     Send,
@@ -76,9 +75,9 @@ class AgentWorker:
     """One worker. ``held``: it was in a group and may hold a state. ``stop_by_s``: the time by which it must have ended
     by itself; ``within_s``: how long it was given, if its loop was over (see ``core.commands.StopWorker``).
 
-    ``loaded``: what it has said of its code, to be repeated to a coordinator that may not have heard it.
+    ``loaded``: its reports of loaded code, to be repeated to a coordinator that may not have received them.
     ``checking``: its script's check has been ordered; ``checked``: its result, to be repeated as well.
-    ``look``: the order to examine it, during the examination; ``waiting``: what it has said meanwhile.
+    ``examination``: the order to examine it, until that is done; ``answer``: its last answer to such an order.
     """
 
     trainer: str
@@ -93,32 +92,31 @@ class AgentWorker:
     loaded: list[wire.CodeLoaded] = field(default_factory=list)
     checking: bool = False
     checked: wire.ScriptChecked | None = None
-    look: ExamineGroup | None = None
-    waiting: wire.RankStalled | None = None
+    examination: ExamineGroup | None = None
+    answer: wire.RankStalled | None = None
 
 
 @dataclass(slots=True)
 class AgentState:
-    """Everything that an agent knows. ``paces``: what workers have measured since the last heartbeat."""
+    """Everything that an agent knows. ``step_times``: workers' measurements since the last heartbeat."""
 
     departure: Departure = field(default_factory=Departure)
     workers: dict[str, AgentWorker] = field(default_factory=dict)
     groups: set[tuple[str, int]] = field(default_factory=set)
     shutdown: Shutdown | None = None
-    paces: dict[str, wire.StepTimes] = field(default_factory=dict)
-    _leftover_since_s: dict[tuple[str, int], float] = field(default_factory=dict)
-    _deserted: dict[tuple[str, int], float] = field(default_factory=dict)
+    step_times: dict[str, wire.StepTimes] = field(default_factory=dict)
+    _end_by_s: dict[tuple[str, int], float] = field(default_factory=dict)
     _over: set[tuple[str, int]] = field(default_factory=set)
 
     def handle(self, now_s: float, event: Event) -> list[Effect]:
-        """Process one event; returns what to do, in this order."""
+        """Process one event; returns the effects, in order."""
         match event:
             case CoordinatorMessage(message):
-                return self._ordered(now_s, message)
+                return self._from_coordinator(now_s, message)
             case WorkerMessage():
-                return self._said(event)
+                return self._from_worker(event)
             case WorkerEnded():
-                return self._worker_ended(event)
+                return self._worker_ended(now_s, event)
             case RankEnded():
                 return self._rank_ended(now_s, event)
             case wire.RankAddress() | wire.RankJoined():
@@ -131,8 +129,8 @@ class AgentState:
                 return self._kill(trainer, reason)
             case Watched():
                 return self._watched(event)
-            case Noticed(cause):
-                return self.departure.noticed(now_s, cause)
+            case wire.Noticed():
+                return self.departure.noticed(now_s, event)
             case CoordinatorLost():
                 self.departure.lost()
                 return []
@@ -144,15 +142,15 @@ class AgentState:
                 assert_never(event)
 
     def inventory(self) -> list[tuple[str, str, int, int, bool]]:
-        """What ``Hello.workers`` says."""
+        """Return the value of ``Hello.workers``."""
         return [(w.trainer, w.uid, self._training(w.trainer), w.step, w.up) for w in self.workers.values()]
 
     # --- orders -----------------------------------------------------------------------------------------------------
 
-    def _ordered(self, now_s: float, message: wire.ToAgent) -> list[Effect]:
+    def _from_coordinator(self, now_s: float, message: wire.ToAgent) -> list[Effect]:
         match message:
             case wire.Welcome():
-                loaded = [Send(said) for worker in self.workers.values() for said in worker.loaded]
+                loaded = [Send(report) for worker in self.workers.values() for report in worker.loaded]
                 return [*loaded, *self.departure.welcomed(now_s, message)]
             case wire.HeartbeatSeen(sent_s):
                 self.departure.heard(sent_s)
@@ -176,17 +174,20 @@ class AgentState:
             case wire.LeaveGroup() | PauseGroup():
                 return self._pass_on(message)
             case ExamineGroup():
-                return self._look(message)
+                return self._examine(message)
             case SetCheckpointInterval(trainer):
-                return [SendToWorker(trainer, message)] if trainer in self.workers else []
+                return self._to_worker(trainer, message)
             case CheckScript():
                 return self._check(message)
             case WriteCheckpoint(trainer):
-                if trainer in self.workers:
-                    return [SendToWorker(trainer, message)]
-                return [Send(wire.CheckpointWritten(trainer, 0, 0, asked=True, error=_NOBODY.format(trainer)))]
+                failure = wire.CheckpointWritten(trainer, 0, 0, asked=True, error=_NOBODY.format(trainer))
+                return self._to_worker(trainer, message) or [Send(failure)]
             case _:
                 assert_never(message)
+
+    def _to_worker(self, trainer: str, message: wire.Sent) -> list[Effect]:
+        """Send to the worker of ``trainer``, if there is one."""
+        return [SendToWorker(trainer, message)] if trainer in self.workers else []
 
     def _launch(self, message: wire.StartWorker) -> list[Effect]:
         worker = self.workers.get(message.trainer)
@@ -213,21 +214,16 @@ class AgentState:
             return self._give_up(key, _NOBODY.format(message.trainer))
         self.workers[message.trainer].held = True
         self.groups.add(key)
-        note = f"{message.trainer}: rank {message.rank} of {message.size} in generation {message.generation}"
+        note = f"{message.trainer}: node {message.node} of {message.nodes} in generation {message.generation}"
         return [LogLine(note), SendToWorker(message.trainer, message), message]
 
     def _kill_group(self, message: DissolveGroup) -> list[Effect]:
         key = (message.trainer, message.generation)
-        self._over.add(key)
-        self.groups.discard(key)
-        tell = [SendToWorker(message.trainer, message)] if message.trainer in self.workers else []
-        return [KillRank(*key), *tell]
+        return [*self._close(key), *self._to_worker(message.trainer, message)]
 
     def _pass_on(self, message: wire.LeaveGroup | PauseGroup) -> list[Effect]:
-        trainer = message.trainer
-        if trainer in self.workers:
-            return [SendToWorker(trainer, message)]
-        return self._give_up((trainer, message.generation), _NOBODY.format(trainer))
+        trainer, key = message.trainer, (message.trainer, message.generation)
+        return self._to_worker(trainer, message) or self._give_up(key, _NOBODY.format(trainer))
 
     def _check(self, message: CheckScript) -> list[Effect]:
         trainer, worker = message.trainer, self.workers.get(message.trainer)
@@ -238,9 +234,9 @@ class AgentState:
         worker.checking = True
         return [LogLine(f"{trainer}: checking its script"), message]
 
-    # --- what workers say -------------------------------------------------------------------------------------------
+    # --- messages of workers ----------------------------------------------------------------------------------------
 
-    def _said(self, event: WorkerMessage) -> list[Effect]:
+    def _from_worker(self, event: WorkerMessage) -> list[Effect]:
         message, worker = event.message, self.workers.get(event.trainer)
         if worker is None or getattr(message, "trainer", None) != event.trainer:
             return [LogLine(f"{event.trainer}: dropped a {type(message).__name__} that is not its own")]
@@ -266,10 +262,10 @@ class AgentState:
             case wire.GroupBroken(_, generation, reason, unloaded):
                 return self._give_up((event.trainer, generation), reason, unloaded)
             case wire.RankStalled():
-                worker.waiting = message
+                worker.answer = message
                 return [Send(message)]
             case wire.RankStepTimes():
-                self.paces[event.trainer] = message.pace
+                self.step_times[event.trainer] = message.pace
                 return []
             case wire.Remark():
                 return [Send(message)]
@@ -278,8 +274,10 @@ class AgentState:
 
     # --- ends of processes ------------------------------------------------------------------------------------------
 
-    def _worker_ended(self, event: WorkerEnded) -> list[Effect]:
+    def _worker_ended(self, now_s: float, event: WorkerEnded) -> list[Effect]:
         worker = self.workers.pop(event.trainer)
+        groups = [key for key in self.groups if key[0] == event.trainer]
+        self._end_by_s |= dict.fromkeys(groups, now_s + FINALIZE_LIMIT_S)
         if worker.within_s:
             cut = worker.stop_by_s == math.inf
             cause, detail = diagnosis.after_loop(event, worker.within_s, worker.stop_reason or "", cut=cut)
@@ -287,7 +285,7 @@ class AgentState:
             cause, detail = diagnosis.on_exit(event, worker.up, worker.stop_reason, worker.stuck_reason)
         return [
             LogLine(f"{event.trainer}: worker {cause.value}: {detail.splitlines()[-1] if detail else ''}"),
-            *([] if event.status == 0 else self._end_groups(event.trainer)),
+            *([] if event.status == 0 else [effect for key in groups for effect in self._close(key)]),
             Send(wire.WorkerExited(event.trainer, cause.value, detail, event.log)),
             *(self.shutdown.done(event.trainer) if self.shutdown else []),
         ]
@@ -297,7 +295,7 @@ class AgentState:
         if key not in self.groups:
             return []
         if event.status == WORKER_GONE and event.trainer in self.workers:
-            self._deserted[key] = now_s + STOP_LIMIT_S  # a script that raised an exception may take seconds to exit
+            self._end_by_s[key] = now_s + STOP_LIMIT_S  # a script that raised an exception may take seconds to exit
             return []
         if event.status != 0:
             return self._give_up(key, diagnosis.on_rank(event))
@@ -314,61 +312,50 @@ class AgentState:
         return self._kill(event.trainer, f"{reason}, then killed")
 
     def _kill(self, trainer: str, reason: str) -> list[Effect]:
-        """Kill a worker that is of no use; its end says why."""
+        """Kill a worker that is of no use; ``reason`` becomes the detail of its end."""
         worker = self.workers.get(trainer)
         if worker is None:
             return []
         worker.stuck_reason = reason
         return [KillWorker(trainer)]
 
-    # --- looks ------------------------------------------------------------------------------------------------------
+    # --- examinations -----------------------------------------------------------------------------------------------
 
-    def _look(self, message: ExamineGroup) -> list[Effect]:
+    def _examine(self, order: ExamineGroup) -> list[Effect]:
         """Ask the worker itself, and watch it, because a stuck one cannot answer."""
-        worker = self.workers.get(message.trainer)
+        trainer, worker = order.trainer, self.workers.get(order.trainer)
         if worker is None:
-            return [
-                Send(
-                    wire.RankExamined(
-                        message.trainer, message.generation, StallFinding.UNKNOWN, _NOBODY.format(message.trainer)
-                    )
-                )
-            ]
-        worker.look, worker.waiting = message, None
-        return [SendToWorker(message.trainer, message), Watch(message.trainer)]
+            return [Send(wire.RankExamined(trainer, order.generation, StallFinding.UNKNOWN, _NOBODY.format(trainer)))]
+        worker.examination, worker.answer = order, None
+        return [SendToWorker(trainer, order), Watch(trainer)]
 
     def _watched(self, event: Watched) -> list[Effect]:
         worker = self.workers.get(event.trainer)
-        if worker is None or worker.look is None:
+        if worker is None or worker.examination is None:
             return []
-        look, worker.look = worker.look, None
+        order, worker.examination = worker.examination, None
         silent_s = self.departure.welcome.silent_s if self.departure.welcome is not None else math.inf
-        seen, detail = diagnosis.on_look(look, worker.waiting, event, silent_s)
-        looked = Send(wire.RankExamined(look.trainer, look.generation, seen, detail))
-        if seen is not StallFinding.LOST:
-            return [looked]
-        worker.stuck_reason = f"the others were waiting for it and {detail}: killed"
-        return [looked, KillWorker(look.trainer)]
+        finding, detail = diagnosis.on_examination(order, worker.answer, event, silent_s)
+        examined = Send(wire.RankExamined(order.trainer, order.generation, finding, detail))
+        if finding is not StallFinding.LOST:
+            return [examined]
+        return [examined, *self._kill(order.trainer, f"the others were waiting for it and {detail}: killed")]
 
     def _give_up(self, key: tuple[str, int], reason: str, unloaded: Unloaded | None = None) -> list[Effect]:
         """The generation cannot continue: end it here, and report that once."""
         if key in self._over:
             return []
+        trainer, generation = key
+        note = LogLine(f"{trainer}: generation {generation} ended: {reason}")
+        dissolve = [dissolved(trainer, generation, reason)] if trainer in self.workers else []
+        broken = wire.GroupBroken(trainer, generation, reason, unloaded)
+        return [note, *self._close(key), *dissolve, Send(broken)]
+
+    def _close(self, key: tuple[str, int]) -> list[Effect]:
+        """End the generation here, without a report."""
         self._over.add(key)
         self.groups.discard(key)
-        trainer, generation = key
-        tell = [dissolved(trainer, generation, reason)] if trainer in self.workers else []
-        note = LogLine(f"{trainer}: generation {generation} ended: {reason}")
-        broken = wire.GroupBroken(trainer, generation, reason, unloaded)
-        return [note, KillRank(trainer, generation), *tell, Send(broken)]
-
-    def _end_groups(self, trainer: str) -> list[Effect]:
-        """Without a report, because the worker's end is reported."""
-        keys = [key for key in self.groups if key[0] == trainer]
-        for key in keys:
-            self._over.add(key)
-            self.groups.discard(key)
-        return [KillRank(*key) for key in keys]
+        return [KillRank(*key)]
 
     # --- time -------------------------------------------------------------------------------------------------------
 
@@ -377,29 +364,22 @@ class AgentState:
             return end
         if self.shutdown is not None:
             return self.shutdown.tick(now_s)
-        if (orphaned := self.departure.orphaned(now_s)) is not None:
-            holders = {w.trainer: self._training(w.trainer) for w in self.workers.values() if w.held}
-            self.shutdown = Shutdown(orphaned.reason, holders, orphaned.pause_s, orphaned.end_s)
-            return self.shutdown.begin()
-        return self._overdue(now_s)
+        holders = {w.trainer: self._training(w.trainer) for w in self.workers.values() if w.held}
+        self.shutdown = self.departure.orphaned(now_s, holders)
+        return self._overdue(now_s) if self.shutdown is None else self.shutdown.begin()
 
     def _overdue(self, now_s: float) -> list[Effect]:
-        """Kill what should have ended by itself by now."""
-        late = [worker for worker in self.workers.values() if now_s >= worker.stop_by_s]
-        for worker in late:
-            worker.stop_by_s = math.inf
-        self._deserted = {key: by_s for key, by_s in self._deserted.items() if key in self.groups}
-        given_up = [key for key, by_s in self._deserted.items() if now_s >= by_s]
-        broken = [effect for key in given_up for effect in self._give_up(key, LEFT)]
-        leftover = [key for key in self.groups if key[0] not in self.workers]
-        self._leftover_since_s = {key: self._leftover_since_s.get(key, now_s) for key in leftover}
-        overdue = [key for key in leftover if now_s - self._leftover_since_s[key] >= FINALIZE_LIMIT_S]
-        for key in overdue:
-            self._over.add(key)
-            self.groups.discard(key)
-        return [*(KillWorker(worker.trainer) for worker in late), *broken, *(KillRank(*key) for key in overdue)]
+        """Kill workers and rank processes that should have ended by themselves."""
+        effects: list[Effect] = []
+        for worker in self.workers.values():
+            if now_s >= worker.stop_by_s:
+                worker.stop_by_s = math.inf
+                effects.append(KillWorker(worker.trainer))
+        self._end_by_s = {key: by_s for key, by_s in self._end_by_s.items() if key in self.groups}
+        for key in [key for key, by_s in self._end_by_s.items() if now_s >= by_s]:
+            effects += self._give_up(key, LEFT) if key[0] in self.workers else self._close(key)
+        return effects
 
     def _training(self, trainer: str) -> int:
-        """The generation in which the worker trains: the oldest one that is running (a younger one waits for its
-        switch)."""
+        """Return the generation in which the worker trains: the oldest of those that run here (0: none)."""
         return min((number for name, number in self.groups if name == trainer), default=0)

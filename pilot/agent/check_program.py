@@ -1,8 +1,8 @@
 """``python -m pilot.agent.check_program``: runs ``pilot check`` on a trainer's code as submitted, unless an earlier
 verdict still holds. The job is read as JSON from standard input, the result is printed as JSON.
 
-A verdict is kept by script, arguments and versions. It holds as long as the files of the user's that the check really
-loaded have not changed.
+Verdicts are stored by script, arguments and versions. A verdict holds as long as the user's files that the check
+really loaded have not changed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Found:
 
 
 def main() -> None:
-    """Check, and print what was found."""
+    """Check, and print the verdict."""
     os.nice(NICE)
     job = msgspec.json.decode(sys.stdin.read(), type=CheckJob)
     try:
@@ -56,16 +56,16 @@ def main() -> None:
 
 
 def checked(job: CheckJob) -> Found:
-    """An earlier verdict that still holds, or a new one, which is kept if it is one."""
+    """Return an earlier verdict that still holds, or a new one, which is stored unless it is unchecked."""
     copied = script_code.unpack(job.launch.archive, job.launch.code_sha256)
-    kept = Path(job.kept_in, f"{_key(job.launch)}.json")
-    if (earlier := _read(kept)) is not None and earlier.files == _versions(earlier.files, copied):
+    file = Path(job.kept_in, f"{_key(job.launch)}.json")
+    if (earlier := _read(file)) is not None and earlier.files == _versions(earlier.files, copied):
         return earlier
     found = _run(job, copied)
     if found.result != "unchecked":
         with suppress(OSError):  # it is run again next time
-            own_folder.make(kept.parent)
-            publish(kept, json.dumps(asdict(found)).encode())
+            own_folder.make(file.parent)
+            publish(file, json.dumps(asdict(found)).encode())
     return found
 
 
@@ -80,20 +80,20 @@ def _run(job: CheckJob, copied: Mapping[str, bytes]) -> Found:
         env={**os.environ, as_submitted.VARIABLE: as_is},
         check=False,
     )
-    said = done.stderr.decode(errors="replace")
-    sys.stderr.write(f"{said}{done.stdout.decode(errors='replace')}\n")
+    errors = done.stderr.decode(errors="replace")
+    sys.stderr.write(f"{errors}{done.stdout.decode(errors='replace')}\n")
     try:
-        told: dict[str, Any] = json.loads(done.stdout)
+        report: dict[str, Any] = json.loads(done.stdout)
     except ValueError:
-        return Found("unchecked", headline(last_words(said)))
-    loaded = {file: sha for file, sha in told["files"].items() if file != as_submitted.__file__}
+        return Found("unchecked", headline(last_words(errors)))
+    loaded = {file: sha for file, sha in report["files"].items() if file != as_submitted.__file__}
     as_copied = _versions([file for file in loaded if is_copied(copied, file)], copied)
-    result = "passed" if told["passed"] else "differs" if told["script_class"] == "differs" else "unchecked"
-    return Found(result, told["text"], script | loaded | as_copied)
+    result = "passed" if report["passed"] else "differs" if report["script_class"] == "differs" else "unchecked"
+    return Found(result, report["text"], script | loaded | as_copied)
 
 
 def _versions(files: Iterable[str], copied: Mapping[str, bytes]) -> dict[str, str]:
-    """The SHA-256 of each of these files as the script gets it; without those that cannot be read."""
+    """The SHA-256 of each of these files as the script gets it; files that cannot be read are left out."""
     out = {}
     for file in files:
         with suppress(OSError):
@@ -106,7 +106,7 @@ def _paths(launch: LaunchSpec) -> str:
 
 
 def _key(launch: LaunchSpec) -> str:
-    """What a verdict is about, but for the files."""
+    """Identify the subject of a verdict, apart from the files."""
     try:
         torch = version("torch")
     except PackageNotFoundError:
@@ -115,9 +115,9 @@ def _key(launch: LaunchSpec) -> str:
     return hashlib.sha256(json.dumps(about).encode()).hexdigest()[:32]
 
 
-def _read(kept: Path) -> Found | None:
+def _read(file: Path) -> Found | None:
     try:
-        return Found(**json.loads(read_regular(kept, MOST_BYTES)))
+        return Found(**json.loads(read_regular(file, MOST_BYTES)))
     except (OSError, ValueError, TypeError):
         return None
 

@@ -27,7 +27,7 @@ _TRY_S = 10.0
 _RETRY_S = 0.5
 """Half of it is random, so that agents that lost the same coordinator do not all come back at once."""
 
-_LOOK_S = 1.0
+_REREAD_S = 1.0
 """How often to read the connection file during an attempt: a server at an old address may simply not answer."""
 
 _FIRST_BEAT_S = 1.0
@@ -42,7 +42,7 @@ class CoordinatorClient:
     beat : creates each heartbeat
     take : called with each message from the coordinator
     lost : called when a connection has closed
-    over : called with the reason, again and again, when the pool is known to be over
+    over : called with the reason, repeatedly, when the pool is known to be over
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class CoordinatorClient:
         self.joined = asyncio.Event()
 
     async def run(self) -> None:
-        """Stay connected until cancelled; UserError if another server answers."""
+        """Stay connected until cancelled; :class:`UserError` if another server answers."""
         while True:
             self._link = await self._connect()
             self._link.send(self._hello())
@@ -97,40 +97,36 @@ class CoordinatorClient:
     async def _connect(self) -> CoordinatorLink:
         """Connect to the address now in the connection file; an old address may belong to another server."""
         while (link := await self._try_at(self._whereabouts.now)) is None:
-            self._look()
+            self._reread()
             await asyncio.sleep(random.uniform(_RETRY_S / 2, _RETRY_S))
         return link
 
     async def _try_at(self, where: Connection) -> CoordinatorLink | None:
-        """A link to ``where``; None if that fails, or if the file has another address by now."""
+        """Return a link to ``where``; None if that fails, or if the file has another address by now."""
         link = CoordinatorLink(where, self._taken)
         opening = asyncio.create_task(link.open(_TRY_S))
         try:
-            while not (await asyncio.wait({opening}, timeout=_LOOK_S))[0]:
-                self._look()
+            while not (await asyncio.wait({opening}, timeout=_REREAD_S))[0]:
+                self._reread()
                 if self._whereabouts.now != where:
                     return None
             opening.result()
         except Unreachable:
             return None
         except NotTaken as failure:
-            self._not_taken(failure)
-            return None
+            if self.joined.is_set():  # another server may have got the old port
+                return None
+            raise UserError(
+                f"the server at {where.endpoint} is not this pool's coordinator ({failure}); copy the connection file "
+                "of the running pool"
+            ) from None
         finally:
             opening.cancel()
         return link
 
-    def _look(self) -> None:
-        if over := self._whereabouts.look():
+    def _reread(self) -> None:
+        if over := self._whereabouts.update():
             self._over(over)
-
-    def _not_taken(self, failure: NotTaken) -> None:
-        """On the first attempt our file must be wrong; later there may be another server on the old port."""
-        if not self.joined.is_set():
-            raise UserError(
-                f"what answers at {self._whereabouts.now.endpoint} is not the coordinator of this connection file "
-                f"({failure}); copy the file of the running pool"
-            )
 
     def _taken(self, message: wire.ToAgent) -> None:
         if isinstance(message, wire.Welcome):
@@ -197,7 +193,7 @@ class CoordinatorLink:
             self._link.send(wire.encode(message))
 
     async def wait_closed(self) -> None:
-        """Wait until the connection is closed; earlier messages were passed on. Raises what ``take`` raised."""
+        """Wait until the connection is closed; earlier messages were passed on. Raises an error of ``take``."""
         await asyncio.shield(self._closed)
 
     def close(self) -> None:
@@ -210,9 +206,12 @@ class CoordinatorLink:
     def received(self, link: transport.Link, frame: bytes) -> None:  # noqa: ARG002  # the protocol's signature
         """A frame arrived."""
         try:
-            self._take(wire.decode_at_agent(frame))
+            message, event = wire.decode_with_event(frame)
+            if event:
+                log.info("%s: %s (event %d)", getattr(message, "trainer", "the node"), type(message).__name__, event)
+            self._take(message)
         except ProtocolError as error:
-            log.warning("dropped what the coordinator sent: %s", error)
+            log.warning("dropped a message of the coordinator: %s", error)
         except Exception as error:  # asyncio would close the connection and continue
             if not self._closed.done():
                 self._closed.set_exception(error)
@@ -232,10 +231,8 @@ GONE_S = 10.0
 class Whereabouts:
     """Finds the coordinator: rereads the connection file after the connection was lost.
 
-    A restarted coordinator may have another port, or be on another host; the file says so. If the file belongs to
-    another pool, or was removed, our pool is over.
-
-    ``file`` is the connection file, ``now`` its last content that belonged to our pool.
+    A restarted coordinator may have another port, or be on another host. If the file belongs to another pool, or was
+    removed, our pool is over. ``file`` is the connection file, ``now`` its last content that belonged to our pool.
 
     The constructor reads it; :class:`UserError` if that fails.
     """
@@ -247,9 +244,8 @@ class Whereabouts:
         self._missing_since_s: float | None = None
         self._reader: threading.Thread | None = None
 
-    def look(self) -> str:
-        """Why our pool is over, according to the last look, or "" if it may come back. Also begins to read the file
-        again.
+    def update(self) -> str:
+        """Return why our pool is over, according to the last reading, or "" if it may come back; begin to read again.
 
         Never blocks: a hanging file system must not keep an agent from watching its lease.
         """
@@ -275,10 +271,10 @@ class Whereabouts:
         try:
             self._found, self._missing_since_s = connection.load(self.file), None
         except UserError:
-            self._note_missing()
+            self._check_missing()
 
-    def _note_missing(self) -> None:
-        """Note that the file is missing. Any other problem with it or its file system may pass."""
+    def _check_missing(self) -> None:
+        """Record whether the file is missing. Any other problem with it or its file system may pass."""
         try:
             self.file.stat()
         except FileNotFoundError:

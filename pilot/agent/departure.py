@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from pilot.agent.vocabulary import Effect, Exit, KillRank, LogLine, Noticed, Send, SendToWorker, dissolved
+from pilot.agent.events_effects import Effect, Exit, KillRank, LogLine, Send, SendToWorker, dissolved
 from pilot.core.commands import PauseGroup, WriteCheckpoint
 from pilot.core.ids import Generation, NodeId, TrainerId
 from pilot.protocol import wire
@@ -44,15 +44,6 @@ _LEASE_MARGIN_MAX_S = 10.0
 """How long before the lease's end its groups are asked to pause; those still training at its end are killed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Orphaned:
-    """The coordinator has been away too long: why to leave, and how long to wait for pauses and checkpoints."""
-
-    reason: str
-    pause_s: float
-    end_s: float
-
-
 @dataclass(slots=True)
 class Departure:
     """What an agent knows about its end."""
@@ -60,7 +51,7 @@ class Departure:
     own_grace_s: float | None = None  #: this pilot's grace, if its batch script overrides the site's
     walltime_end_s: float = math.inf  #: when the job ends, on the clock of ``now_s``
     welcome: wire.Welcome | None = None
-    _notice: Noticed | None = None
+    _notice: wire.Noticed | None = None
     _deadline_s: float = math.inf
     _greeted_s: float = -math.inf
     _heard_s: float = -math.inf
@@ -76,67 +67,70 @@ class Departure:
 
     @property
     def leaves(self) -> bool:
-        """Whether it was given notice."""
+        """Whether it has got a notice."""
         return self._notice is not None
 
     def greeted(self, now_s: float) -> None:
-        """It sends ``Hello``."""
+        """Record that ``Hello`` was sent."""
         self._greeted_s = now_s
 
     def heard(self, sent_s: float) -> None:
-        """The coordinator has received what we sent at that time."""
+        """Record that the coordinator received a message sent at ``sent_s``."""
         self._heard_s = max(self._heard_s, sent_s)
 
     def welcomed(self, now_s: float, welcome: wire.Welcome) -> list[Effect]:
-        """There is a coordinator (again), which must learn of the notice."""
+        """Handle the answer of a coordinator, which may not know of the notice yet."""
         self.welcome, self._away = welcome, False
         self.heard(self._greeted_s)
         joined = LogLine(f"joined pool {welcome.coordinator} as {welcome.node}")
-        if self._notice is None:
-            return [joined]
-        return [joined, Send(wire.Noticed(self._notice.cause, max(0.0, self._deadline_s - now_s)))]
+        return [joined] if self._notice is None else [joined, Send(self._report(self._notice, now_s))]
 
     def lost(self) -> None:
-        """The connection closed."""
+        """Record that the connection closed."""
         self._away = True
 
     def over(self, reason: str) -> list[Effect]:
-        """The pool is over: no coordinator will come back."""
+        """Handle the end of the pool: no coordinator will come back."""
         if self.welcome is None:
             return [Exit(2, reason)]
         self._over = reason
         return []
 
-    def noticed(self, now_s: float, cause: str) -> list[Effect]:
-        """The node will be taken within the grace, or when the wall time is over; reported once."""
+    def noticed(self, now_s: float, notice: wire.Noticed) -> list[Effect]:
+        """Handle a notice, of which only the first one is reported."""
+        cause = notice.cause
         if self._notice is not None:
             return [Exit(0, f"{cause}, twice")] if cause == self._notice.cause == _IMPATIENT else []
-        self._notice = Noticed(cause)
-        own_end = cause == _WALLTIME
-        self._deadline_s = self.walltime_end_s if own_end else min(now_s + self.grace_s, self.walltime_end_s)
+        self._notice = notice
+        self._deadline_s = min(now_s + notice.grace_s, self.walltime_end_s)
         if self.welcome is None:
             return [Exit(0, f"{cause}, before it joined")]
-        left_s = max(0.0, self._deadline_s - now_s)
-        note = LogLine(f"notice: {cause}; {left_s:.0f} s are left")
-        return [note, Send(wire.Noticed(cause, left_s))] if not self._away else [note]
+        report = self._report(notice, now_s)
+        note = LogLine(f"notice: {cause}; {report.grace_s:.0f} s are left")
+        return [note] if self._away else [note, Send(report)]
+
+    def _report(self, notice: wire.Noticed, now_s: float) -> wire.Noticed:
+        return wire.Noticed(notice.cause, max(0.0, self._deadline_s - now_s))
 
     def ticked(self, now_s: float) -> list[Effect]:
-        """Time has passed: the wall time's end may be near, or the grace over."""
+        """Give notice before the wall time's end, and leave when the grace is over."""
         if self._notice is None and now_s >= self.walltime_end_s - self.grace_s - WALLTIME_MARGIN_S:
-            return self.noticed(now_s, _WALLTIME)
+            return self.noticed(now_s, wire.Noticed(_WALLTIME, self.walltime_end_s - now_s))
         if self._notice is not None and now_s >= self._deadline_s - self._margin_s:
             return [Exit(0, f"{self._notice.cause}: out of time")]
         return []
 
     @property
     def _margin_s(self) -> float:
-        """How long before the deadline it leaves."""
+        """How long before the deadline to leave."""
         if self._notice is not None and self._notice.cause == _WALLTIME:
             return _WALLTIME_EXIT_S
         return min(_MARGIN_MAX_S, _MARGIN_SHARE * self.grace_s)
 
-    def orphaned(self, now_s: float) -> Orphaned | None:
-        """Whether to leave without a coordinator. After a notice there is less time to wait for one, and to write."""
+    def orphaned(self, now_s: float, holders: dict[str, int]) -> Shutdown | None:
+        """Return how to leave without a coordinator if it has been away too long. After a notice there is less time to
+        wait for it, and to write. ``holders``: see :class:`Shutdown`.
+        """
         if self.welcome is None:
             return None
         end_s = min(self._deadline_s, now_s + max(self.grace_s, _FAREWELL_MIN_S))
@@ -148,7 +142,7 @@ class Departure:
             return None
         pause_s = min(self._heard_s + lease_s, now_s + _PAUSE_SHARE * left_s)
         reason = self._over or f"no coordinator for {unheard_s:.0f} s"
-        return Orphaned(reason, pause_s, now_s + _FAREWELL_SHARE * left_s)
+        return Shutdown(reason, holders, pause_s, now_s + _FAREWELL_SHARE * left_s)
 
 
 HERE = NodeId("")
@@ -183,13 +177,13 @@ class Shutdown:
         return [LogLine(f"leaving: {self.reason}"), *pauses, *writes, *self._exit_when_done()]
 
     def paused(self, trainer: str) -> list[Effect]:
-        """The group of ``trainer`` stopped, all of its ranks after the same step."""
+        """Handle a pause: all ranks of the group of ``trainer`` stopped after the same step."""
         if self._training.pop(trainer, 0) == 0:
             return []
         return self._write(trainer)
 
     def done(self, trainer: str) -> list[Effect]:
-        """The worker of ``trainer`` has written its state, or failed to, or has ended."""
+        """Handle the end of a worker, or of its checkpoint's write."""
         self._training.pop(trainer, None)
         self._writing.discard(trainer)
         return self._exit_when_done()

@@ -1,10 +1,10 @@
-"""What an exit means: the cause for the core, and a description for people. Pure."""
+"""The meaning of an exit: the cause for the core, and a description for people. Pure."""
 
 from __future__ import annotations
 
 import signal
 
-from pilot.agent.vocabulary import RankEnded, Watched, WorkerEnded
+from pilot.agent.events_effects import RankEnded, Watched, WorkerEnded
 from pilot.core.commands import ExamineGroup, Outcome
 from pilot.core.errors import (
     GPU_FAILED_STATUS,
@@ -30,7 +30,7 @@ _DIFFERS = {
     RESUMED_OTHERWISE_STATUS: ExitCause.RESUMED_OTHERWISE,
 }
 _REMARK = "pilot: "
-"""How a session begins what it tells a script; none of it ends one."""
+"""The beginning of a session's remarks in a log; none of them ends a script."""
 _NOT_FINISHED = "the script ended on a node (status 0) while the trainer had not finished"
 
 _ORPHANED = (
@@ -45,8 +45,8 @@ def on_exit(event: WorkerEnded, up: bool, stop_reason: str | None, stuck_reason:
     Parameters
     ----------
     up : whether it had opened its session
-    stop_reason : why we were told to stop it; None: we were not
-    stuck_reason : why we killed it without having been told to; None: we did not
+    stop_reason : why the coordinator had it stopped; None: it did not
+    stuck_reason : why the agent killed it of its own accord; None: it did not
     """
     if stop_reason is not None:
         return ExitCause.STOPPED, stop_reason
@@ -68,8 +68,8 @@ def on_exit(event: WorkerEnded, up: bool, stop_reason: str | None, stuck_reason:
 
 
 def after_loop(event: WorkerEnded, within_s: float, reason: str, *, cut: bool) -> tuple[ExitCause, str]:
-    """The same for a worker whose loop was over, and whose script had ``within_s`` for the code after it, for
-    ``reason``.
+    """Cause and detail of the end of a worker whose loop was over, and whose script had ``within_s`` for the code after
+    it, because of ``reason``. ``cut``: it took longer and was killed.
     """
     status = event.status or 0
     if cut:
@@ -78,8 +78,8 @@ def after_loop(event: WorkerEnded, within_s: float, reason: str, *, cut: bool) -
     if status < 0:
         return ExitCause.DIED, f"its code after the training loop was {_by_signal(-status)}"
     if status > 0:
-        said = headline(_failed(event.tail, status)) if event.tail.strip() else f"exit status {status}"
-        return ExitCause.RAISED, f"its script failed after the loop: {said}"
+        failure = headline(_failed(event.tail, status)) if event.tail.strip() else f"exit status {status}"
+        return ExitCause.RAISED, f"its script failed after the loop: {failure}"
     return ExitCause.STOPPED, "its script has ended"
 
 
@@ -90,21 +90,21 @@ def on_rank(event: RankEnded) -> str:
     return f"its rank process {how}" + (f": {lines[-1]}" if lines else "")
 
 
-def on_look(
-    look: ExamineGroup, said: wire.RankStalled | None, watched: Watched, silent_s: float
+def on_examination(
+    order: ExamineGroup, answer: wire.RankStalled | None, watched: Watched, silent_s: float
 ) -> tuple[StallFinding, str]:
     """The result of an examination, also in words. A worker that answers is not stuck, whatever it waits for."""
-    if said is None:
-        if watched.progress or look.kill:
+    if answer is None:
+        if watched.progress or order.kill:
             return (StallFinding.SLOW if watched.progress else StallFinding.LOST), watched.text
         return StallFinding.SLOW, f"{watched.text}; waiting for it (--patience-s)"
-    if said.generation == look.generation and said.waited_s >= silent_s / 2:
+    if answer.generation == order.generation and answer.waited_s >= silent_s / 2:
         return StallFinding.WAITS, "it is waiting for the others, too"
     return StallFinding.HERE, "it answers"
 
 
 def _failed(tail: str, status: int) -> str:
-    """Why the script failed, with its exit status if its last words do not say it (``sys.exit(3)``)."""
+    """Why the script failed, with its exit status if its last words do not show it (``sys.exit(3)``)."""
     words = last_words("\n".join(line for line in tail.splitlines() if not line.startswith(_REMARK)))
     if not words:
         return f"the script ended with exit status {status}"

@@ -1,4 +1,4 @@
-"""The agent's side of a fork server: start it, give it jobs, receive reports of how they ended."""
+"""The agent's side of a fork server: start it, give it jobs, receive its reports."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
+
 from pilot.agent import fork_server
 from pilot.agent.patience import patiently
 from pilot.agent.workdir import MARK, Workdir
+from pilot.submission.submission import ForkJob
 
 _ENDED = BrokenPipeError, ConnectionResetError
-"""It has ended; the second, once, if it has not read everything that we sent."""
+"""Errors of sending to a server that has ended; the second, once, if it has not read everything."""
 
 Report = Callable[[str, list[object]], None]
 """Called with a report's kind and fields, as in :mod:`pilot.agent.fork_server`; the last is ``gone`` with a status."""
@@ -57,12 +60,13 @@ class ForkClient:
         with suppress(*_ENDED, BlockingIOError):
             self._channel.send(json.dumps(["preload", str(file), list(unfit)]).encode())
 
-    def launch(self, packet: bytes, descriptors: Sequence[int]) -> None:
-        """Fork a worker for the job in ``packet``; the descriptors are the worker's control socket, its log, and the
-        folder of that.
-
-        If the fork server has just ended, ``gone`` is reported.
+    def launch(self, job: ForkJob, descriptors: Sequence[int]) -> None:
+        """Fork a training process for ``job``; the descriptors are its control socket, its log, and the log's folder.
+        :class:`ValueError` if the job is too large. If the fork server has just ended, ``gone`` is reported.
         """
+        packet = msgspec.json.encode(job)
+        if (limit := fork_server.MAX_PACKET_BYTES) < len(packet):
+            raise ValueError(f"arguments and environment are {len(packet)} bytes; at most {limit} are possible")
         with suppress(*_ENDED):
             socket.send_fds(self._channel, [packet], descriptors)
 
@@ -100,7 +104,9 @@ class ForkClient:
 
 
 def environment_for(workdir: Workdir, python: str) -> dict[str, str]:
-    """Use one thread while importing. An interpreter other than the agent's finds only this package, by a link."""
+    """Return the environment of a fork server, which imports with one thread. An interpreter other than the agent's
+    finds only this package, by a link.
+    """
     name, _, value = workdir.mark.partition("=")
     assert name == MARK
     ours = {name: value, "TMPDIR": str(workdir.temporary)}

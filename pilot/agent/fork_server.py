@@ -60,18 +60,8 @@ HASHES = {"PYTHONHASHSEED": "0"}
 """
 
 _IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-"""A batch system may send its notice to all processes of a job. Only the agent acts on it; workers train on until
-told."""
-
-
-def encode(job: ForkJob) -> bytes:
-    """The job as one packet; ValueError if it is too large."""
-    import msgspec
-
-    packet = msgspec.json.encode(job)
-    if len(packet) > MAX_PACKET_BYTES:
-        raise ValueError(f"arguments and environment are {len(packet)} bytes; at most {MAX_PACKET_BYTES} are possible")
-    return packet
+"""A batch system may send its notice to all processes of a job. Only the agent acts on it; workers train on until the
+agent stops them."""
 
 
 def main(descriptor: int) -> None:
@@ -147,7 +137,7 @@ def serve(channel: socket.socket) -> ForkJob | None:
 
 
 def _fork(job: ForkJob, preloader: Preloader) -> tuple[str, int | str]:
-    """What to report: the process (0: in that process itself), or why there is none."""
+    """Return the report: the process (0: in that process itself), or why there is none."""
     if why := preloader.declines(job):
         return "declined", why
     try:
@@ -186,9 +176,8 @@ def become_worker(job: ForkJob, descriptors: Sequence[int]) -> None:
     faulthandler.enable()
     for descriptor in (control, logs):
         os.set_inheritable(descriptor, False)
-    os.environ.update(job.launch.environment, PILOT_CONTROL_FD=str(control))
-    for name in THREAD_VARIABLES:
-        os.environ[name] = job.launch.environment.get(name, str(job.threads))
+    threads = dict.fromkeys(THREAD_VARIABLES, str(job.threads))
+    os.environ.update(threads | job.launch.environment | job.variables, PILOT_CONTROL_FD=str(control))
 
 
 def run(job: ForkJob) -> None:
@@ -270,8 +259,8 @@ def _ignore(*_: object) -> None:
     """A handler, not SIG_IGN: exec'ed processes get the default back."""
 
 
-LOOK_EVERY_BYTES = 1 << 20
-"""How much one process writes before it checks how long the log is; others may write to it, too."""
+CHECK_EVERY_BYTES = 1 << 20
+"""How much one process writes before it checks the log's length; others may write to it, too."""
 
 
 class Log(io.FileIO):
@@ -289,8 +278,8 @@ class Log(io.FileIO):
         self._marker.about_to_write()
         size = memoryview(data).nbytes
         self._unseen += size
-        if self._unseen >= LOOK_EVERY_BYTES:
-            self._look()
+        if self._unseen >= CHECK_EVERY_BYTES:
+            self._rotate()
         try:
             return super().write(data)
         except OSError as error:
@@ -298,8 +287,8 @@ class Log(io.FileIO):
                 raise
             return size
 
-    def _look(self) -> None:
-        """Rotate the log if it is full; if that fails, the next look tries again."""
+    def _rotate(self) -> None:
+        """Rotate the log if it is full; if that fails, the next check tries again."""
         self._unseen = 0
         with suppress(OSError):
             if log_marks.is_full(self._marker.log):

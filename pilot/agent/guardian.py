@@ -29,7 +29,7 @@ from pilot.host.system import readable
 NOTICES = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGURG)
 """Signals that a batch system may send to all processes of a job as a notice; only the agent acts on them."""
 
-LOOK_S = 0.5
+CHECK_S = 0.5
 """How often the guardian checks whether its agent is stopped."""
 
 
@@ -73,7 +73,7 @@ def main(path: Path, agent: int) -> None:
     os.write(sys.stdout.fileno(), b"watching\n")
     stopped = False
     while not _has_ended():
-        with contextlib.suppress(OSError):  # no descriptor for a look at it
+        with contextlib.suppress(OSError):  # no descriptor to inspect it
             if proc.is_stopped(agent) != stopped:
                 _signal_all(path, agent, signal.SIGCONT if stopped else signal.SIGSTOP)
                 stopped = not stopped
@@ -83,8 +83,8 @@ def main(path: Path, agent: int) -> None:
 
 
 def _has_ended() -> bool:
-    """Whether the pipe has ended; waits at most ``LOOK_S`` for that."""
-    return bool(readable([sys.stdin], LOOK_S)) and not os.read(sys.stdin.fileno(), 1)
+    """Whether the pipe has ended; waits at most ``CHECK_S`` for that."""
+    return bool(readable([sys.stdin], CHECK_S)) and not os.read(sys.stdin.fileno(), 1)
 
 
 def _signal_all(path: Path, agent: int, number: signal.Signals) -> None:

@@ -1,4 +1,4 @@
-"""What a pilot knows about itself from its environment: its batch job, its host, its address."""
+"""A pilot's batch job, host and installed versions, according to its environment."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _WALLTIME_VARIABLES = ("PILOT_WALLTIME_END", "SLURM_JOB_END_TIME")
 class JobEnvironment:
     """The batch job of this pilot; "" and 0 if there is none. ``walltime_end_s`` is Unix time.
 
-    ``restart`` distinguishes the runs of a requeued job: Slurm counts them; LSF only says whether there were any
-    (``LSB_RESTART=Y``, LSF 10.1 reference); PBS does not tell the job.
+    ``restart`` distinguishes the runs of a requeued job: Slurm counts them; LSF only shows whether there were any
+    (``LSB_RESTART=Y``, LSF 10.1 reference); PBS gives the job no count.
     """
 
     job: str
@@ -32,7 +32,7 @@ class JobEnvironment:
 
 
 def job_environment(environment: Mapping[str, str], walltime_end_s: float | None = None) -> JobEnvironment:
-    """What the batch system and ``launchers/`` put into the environment; ``walltime_end_s`` overrides them."""
+    """Read the variables of the batch system and of ``launchers/``; ``walltime_end_s`` overrides them."""
     job = next((environment[name] for name in _JOB_VARIABLES if environment.get(name)), "")
     host = environment.get("SLURMD_NODENAME") or socket.gethostname().split(".")[0]
     end_s = walltime_end_s if walltime_end_s is not None else _first_time(environment)
@@ -43,8 +43,8 @@ def threads(ranks: int) -> int:
     """How many threads each of a worker's ``ranks`` processes may use: as set in the job's environment, or else its
     share of the cores that this pilot may use.
     """
-    told = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
-    return int(told) if told.isdecimal() and int(told) > 0 else max(1, usable_cores() // ranks)
+    given = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
+    return int(given) if given.isdecimal() and int(given) > 0 else max(1, usable_cores() // ranks)
 
 
 def _restart(environment: Mapping[str, str]) -> int:
@@ -54,8 +54,7 @@ def _restart(environment: Mapping[str, str]) -> int:
 
 def _first_time(environment: Mapping[str, str]) -> float | None:
     for name in _WALLTIME_VARIABLES:
-        text = environment.get(name)
-        if text:
+        if text := environment.get(name):
             try:
                 return float(text)
             except ValueError:
@@ -68,7 +67,7 @@ _LONGEST = 64
 
 
 def versions() -> dict[str, str]:
-    """By name, as installed for the agent's interpreter; what is not installed is left out."""
+    """Return the versions installed for the agent's interpreter, by name; missing packages are left out."""
     found = {"Python": platform.python_version()}
     for name in _DISTRIBUTIONS:
         with suppress(ImportError, OSError, ValueError, KeyError):

@@ -17,12 +17,8 @@ T = TypeVar("T")
 
 
 def patiently(start: Callable[[], T]) -> T:
-    """The result of ``start``, which forks. A refusal may pass soon, so it is tried again for :data:`LIMIT_S`.
-
-    Raises
-    ------
-    UserError
-        It was refused all the time.
+    """Return the result of ``start``, which forks. A refusal may pass soon, so it is tried again for :data:`LIMIT_S`;
+    :class:`UserError` if it was always refused.
     """
     by_s = time.monotonic() + LIMIT_S
     while True:

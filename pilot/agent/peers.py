@@ -1,12 +1,12 @@
-"""Which agents of a group can be reached from here.
+"""Finds the agents of a group that cannot be reached from here.
 
-MPI_Init waits for ever for a node that it cannot reach, and does not say for which. If only the link between two nodes
+MPI_Init waits for ever for a node that it cannot reach, and does not report which. If only the link between two nodes
 fails, or one direction of it, the coordinator hears both. So each agent listens on the interface of its ranks, and some
 time after a group was introduced each member sends every other :data:`PROBE_BYTES`, enough to find a link that passes
 only small packets, and waits for an answer.
 
-Anybody may connect, so nothing that comes has a meaning, and the :class:`~pilot.protocol.gate.Gate` bounds how many are
-listened to, and how long.
+Anybody may connect, so received bytes have no meaning, and the :class:`~pilot.protocol.gate.Gate` bounds the number and
+duration of connections.
 """
 
 from __future__ import annotations
@@ -77,22 +77,22 @@ class Peers:
         await asyncio.gather(*(probe for _, probe in self._probes.values()), return_exceptions=True)
         if self._gate is not None:
             self._gate.close()
-            for asker in list(self._gate.guests):
+            for asker in list(self._gate.clients):
                 asker.drop("")
 
     async def _probe(self, group: GroupAddresses) -> None:
-        told = list[int]()
+        reported = list[int]()
         for _ in range(ROUNDS):
             await asyncio.sleep(AFTER_S)
-            if (now := await _unreached(group.endpoints)) != told:
+            if (now := await _unreached(group.endpoints)) != reported:
                 self._emit(PeersUnreached(group.trainer, group.generation, now))
             if not now:
                 return
-            told = now
+            reported = now
 
 
 async def _unreached(endpoints: Sequence[str]) -> list[int]:
-    """The ranks of those that do not answer in time."""
+    """Return the ranks that do not answer in time."""
     turn = asyncio.Semaphore(AT_ONCE)
 
     async def answers(endpoint: str) -> bool:
@@ -103,7 +103,7 @@ async def _unreached(endpoints: Sequence[str]) -> list[int]:
             except OverflowError:  # no such port exists
                 return False
             except OSError as error:  # no answer in time is one, too
-                return error.errno in OUT_OF  # that says nothing about the other one
+                return error.errno in OUT_OF  # a shortage here proves nothing about the other one
 
     answered = await asyncio.gather(*map(answers, endpoints))
     return [rank for rank, answer in enumerate(answered) if not answer]
@@ -129,7 +129,7 @@ class _Asker(asyncio.BufferedProtocol):
         self._dropped = False
         self._missing_bytes = PROBE_BYTES
 
-    def drop(self, reason: str) -> None:  # noqa: ARG002  # nobody is told
+    def drop(self, reason: str) -> None:  # noqa: ARG002  # the gate's signature
         """Hang up."""
         self._dropped = True
         if self._transport is not None:

@@ -1,8 +1,9 @@
-"""In a fork server: imports what scripts imported before, one module at a time, and decides which scripts may use it.
+"""Preloads modules in a fork server: imports those of earlier scripts, one at a time, and decides which scripts may use
+them.
 
-A preloaded module must be the one that the script's own import would have given. If it could give something else, the
-script is served by a fork server without preloaded modules. That is the case if a variable that these imports read has
-a different value for the script or is set by it, or if a file beside it has the name of a preloaded module.
+A preloaded module must be the one that the script's own import would have given. If that could differ, the script is
+served by a fork server without preloaded modules: if a variable that these imports read has a different value for the
+script or is set by it, or if a file beside it has the name of a preloaded module.
 
 A server that forks has one thread and has not touched a GPU; a module whose import changes that is *unfit*, and so is
 one that loads files of the user's, which may be edited before the next script starts.
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from pilot.submission.submission import ForkJob, LaunchSpec
 
 MEMORY_BYTES = 1 << 30
-"""Limit for what is preloaded; workers share this memory with the fork server, and with one another."""
+"""Limit for preloaded modules; workers share this memory with the fork server, and with one another."""
 
 ALWAYS = ("PYTHON", "LD_", "CUDA_", "NVIDIA_", "OMP_", "MKL_")
 """Variables with these prefixes are read outside of Python, where we cannot notice it."""
@@ -71,7 +72,7 @@ class Preloader:
     def load(self, name: str) -> str:
         """Import ``name``; returns why this process must not fork any more, or "".
 
-        What cannot be imported here is left to scripts, which may find it another way.
+        A module that cannot be imported here is left to scripts, which may find it another way.
         """
         before = set(sys.modules)
         with self._watched():
@@ -84,10 +85,10 @@ class Preloader:
         return _unfit() or _stale(new)
 
     def declines(self, job: ForkJob) -> str:
-        """Why ``job`` must be run without what is loaded here; "" if it need not."""
+        """Why ``job`` must be run without the modules loaded here; "" if it need not."""
         if not self.loaded:
             return ""
-        for name, value in job.launch.environment.items():
+        for name, value in (job.launch.environment | job.variables).items():
             matters = name in self.variables or name.startswith(ALWAYS)
             if matters and not name.startswith(_OURS) and os.environ.get(name) != value:
                 return f"its {name} is different"
@@ -152,7 +153,7 @@ def _unfit() -> str:
 
 
 def _stale(modules: Iterable[str]) -> str:
-    """Which of these would be served to scripts that start after it was edited."""
+    """Name the first of ``modules`` that may be edited before the next script starts; "" if there is none."""
     specs = (getattr(sys.modules.get(name), "__spec__", None) for name in modules)
     origins = sorted(spec.origin for spec in specs if spec is not None and spec.has_location and spec.origin)
     return next((f"it loads {path}, which may be edited" for path in origins if not is_installed(path)), "")

@@ -1,9 +1,9 @@
 """The rank processes of this node: one per generation (and rail, :mod:`pilot.comm.rails`; those of a generation end
 together), and a warm one waiting for the next order.
 
-The agent is a rank's PMI server. What the rank puts is sent to the coordinator, which returns what all ranks have put.
-A rank process is killed by its process id; what MPICH leaves in /dev/shm is removed by its name, which is known before
-the process gets its order (:mod:`pilot.comm.mpich`).
+The agent is a rank's PMI server. The rank's puts are sent to the coordinator, which returns those of all ranks. A rank
+process is killed by its process id; MPICH's segment in /dev/shm is removed by its name, which is known before the
+process gets its order (:mod:`pilot.comm.mpich`).
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from pathlib import Path
 
 import msgspec
 
+from pilot.agent.events_effects import RankEnded
 from pilot.agent.fork_server import ALLOCATOR, THREAD_VARIABLES
 from pilot.agent.guardian import NOTICES
 from pilot.agent.shortage import tolerated
-from pilot.agent.vocabulary import RankEnded
 from pilot.agent.workdir import Workdir
 from pilot.comm import mpich
 from pilot.comm.mpich import on_interface
@@ -34,7 +34,7 @@ from pilot.comm.rank_order import WORKER_GONE, RankOrder, encode
 from pilot.core.errors import ProtocolError
 from pilot.host import proc
 from pilot.host.system import die_with_parent
-from pilot.protocol.wire import JoinGroup, RankAddress, RankJoined
+from pilot.protocol.wire import GroupAddresses, JoinGroup, RankAddress, RankJoined
 
 Puts = dict[str, str]
 
@@ -88,17 +88,17 @@ class RankProcess:
 
     def begin(self, order: RankOrder, space: str, entered: Callable[[Puts], None], joined: Callable[[], None]) -> None:
         """Become a rank. ``space`` is the name of its node's key-value space; ``entered`` is called with its puts at
-        each barrier, ``joined`` when it, the group's first rank, says that MPI is up on all."""
+        each barrier, ``joined`` when it, the group's first rank, reports that MPI is up on all."""
         self._server = PmiServer(order.of_world[1], space, order.rails)
         self._entered, self._joined = entered, joined
-        asyncio.get_running_loop().add_reader(self._end, self._hear)
-        self._say(encode(order))
+        asyncio.get_running_loop().add_reader(self._end, self._receive)
+        self._send(encode(order))
 
     def introduce(self, table: Mapping[str, str]) -> None:
-        """All ranks have entered the barrier; :class:`ProtocolError` if this one has not."""
+        """Open the barrier, which all ranks have entered; :class:`ProtocolError` if this one has not."""
         if self._server is None:
             raise ProtocolError("a rank process without an order has no peers")
-        self._say(self._server.open(table))
+        self._send(self._server.open(table))
 
     def kill(self) -> None:
         """Kill it; :meth:`run` returns soon."""
@@ -133,7 +133,7 @@ class RankProcess:
             self._tail.append(line.decode(errors="replace").rstrip())
         return await process.wait()
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         try:
             received = self._end.recv(_PIECE_BYTES)
         except BlockingIOError:
@@ -146,7 +146,7 @@ class RankProcess:
         assert self._server is not None
         waited, had_joined = self._server.in_barrier, self._server.joined
         try:
-            self._say(self._server.hear(received))
+            self._send(self._server.hear(received))
         except ProtocolError as error:
             self.fail(str(error))
         if self._server.in_barrier and not waited:
@@ -154,7 +154,7 @@ class RankProcess:
         if self._server.joined and not had_joined:
             self._joined()
 
-    def _say(self, text: bytes) -> None:
+    def _send(self, text: bytes) -> None:
         """Send to the rank. Only one answer is outstanding at a time, so there is always space; a rank that has ended
         gets none."""
         with suppress(BrokenPipeError):
@@ -225,7 +225,7 @@ class NodeRanks:
         return next(iter(ended - _FOLLOWS), max(ended))
 
     def begin(self, order: RankOrder, space: str, entered: Callable[[Puts], None], joined: Callable[[], None]) -> None:
-        """Become the rails of a node: as many as in ``order``, the others stay idle. See :meth:`RankProcess.begin`."""
+        """Become the rails of a node: as many as ``order`` has, the others stay idle. See :meth:`RankProcess.begin`."""
         self._entered, self._ordered = entered, self._processes[: order.rails]
         for rail, process in enumerate(self._ordered):
             process.begin(msgspec.structs.replace(order, rail=rail), space, self._one_entered, joined)
@@ -262,7 +262,7 @@ Key = tuple[str, int]
 
 
 class Groups:
-    """``emit`` is called with what ranks have put, when they have joined, and with ends that were not ordered here.
+    """``emit`` is called with the ranks' puts, when they have joined, and with ends that were not ordered here.
     ``endpoint``: where this agent answers others.
 
     Parameters
@@ -293,7 +293,7 @@ class Groups:
         self._closing = False
 
     def welcomed(self, rails: int) -> None:
-        """The coordinator has said how many rails nodes have; prepare them for the next order."""
+        """Prepare ``rails`` rank processes, the coordinator's number for all nodes, for the next order."""
         self._rails = rails
         if self._spare is not None and self._spare.rails != rails:
             self._spare.kill()
@@ -303,20 +303,20 @@ class Groups:
     def warm_up(self) -> None:
         """Prepare a rank process for the next order, on each rail."""
         if self._spare is None and not self._closing:
-            with tolerated():  # the next order starts one, and reports what is wrong
+            with tolerated():  # the next order starts one, and reports the problem
                 self._spare = self._start()
 
     def join(self, message: JoinGroup, sockets: Sequence[Path]) -> None:
         """Start a rank for the worker whose processes listen on ``sockets``; OSError if no file can be written here."""
         key = (message.trainer, message.generation)
         space = f"pilot_{secrets.token_hex(8)}"
-        segment = mpich.segment_name(space, message.rank)
+        segment = mpich.segment_name(space, message.node)
         self._workdir.record_segments([*self._segments.values(), segment])
         rank, self._spare = self._spare or self._start(), None
         self._ranks[key], self._segments[rank] = rank, segment
-        rails = rank.rails if message.size > 1 else 1
+        rails = rank.rails if message.nodes > 1 else 1
         paths = [str(path) for path in sockets]
-        order = RankOrder(message.generation, message.rank, message.size, paths, rails=rails)
+        order = RankOrder(message.generation, message.node, message.nodes, paths, rails=rails)
         rank.begin(
             order,
             space,
@@ -325,15 +325,13 @@ class Groups:
         )
         asyncio.get_running_loop().call_later(_SPARE_AFTER_S, self.warm_up)
 
-    def introduce(self, trainer: str, generation: int, table: Mapping[str, str]) -> None:
-        """Pass on ``table``, which all ranks of the generation have put. A rank that cannot accept it is killed."""
-        rank = self._ranks.get((trainer, generation))
-        if rank is None:
-            return
-        try:
-            rank.introduce(table)
-        except ProtocolError as error:
-            rank.fail(str(error))
+    def introduce(self, group: GroupAddresses) -> None:
+        """Pass on the puts of all ranks of a generation. A rank that cannot accept them is killed."""
+        if (rank := self._ranks.get((group.trainer, group.generation))) is not None:
+            try:
+                rank.introduce(group.puts)
+            except ProtocolError as error:
+                rank.fail(str(error))
 
     def kill(self, trainer: str, generation: int) -> None:
         """Kill the rank processes of the generation; their segment is removed when they have ended."""
@@ -369,10 +367,10 @@ class Groups:
         """Attend to one process from its start to its end."""
         status = await rank.run()
         if rank is self._spare:
-            self._spare = None  # the next order starts one, and reports what is wrong
+            self._spare = None  # the next order starts one, and reports the problem
         if (segment := self._segments.pop(rank, None)) is not None:
             proc.unlink_segments([segment])
-            with suppress(OSError):  # then the earlier list stays, which names it, too
+            with suppress(OSError):  # the earlier list then stays, which names it, too
                 self._workdir.record_segments(self._segments.values())
         for key in [key for key, living in self._ranks.items() if living is rank]:
             del self._ranks[key]

@@ -18,11 +18,28 @@ from functools import partial
 from pathlib import Path
 from typing import Any, assert_never
 
-from pilot.agent import guardian, job_environment, vocabulary
+from pilot.agent import guardian, job_environment
 from pilot.agent import workdir as workdirs
 from pilot.agent.agent_state import AgentState
 from pilot.agent.coordinator_client import CoordinatorClient, Whereabouts
 from pilot.agent.departure import Departure
+from pilot.agent.events_effects import (
+    CannotJoin,
+    CoordinatorLost,
+    CoordinatorMessage,
+    Effect,
+    Event,
+    Exit,
+    KillRank,
+    KillWorker,
+    LogLine,
+    PoolOver,
+    Send,
+    SendToWorker,
+    Stopped,
+    Ticked,
+    Watch,
+)
 from pilot.agent.job_environment import JobEnvironment
 from pilot.agent.peers import Peers
 from pilot.agent.ranks import Groups
@@ -41,12 +58,11 @@ from pilot.site import addresses
 log = logging.getLogger(__name__)
 
 TICK_S = 0.25
-LOOK_EVERY_TICKS = 4
-ROTATE_EVERY_TICKS = 4
+INSPECT_EVERY_TICKS = 4
 JOIN_LIMIT_S = 120.0
 
 IMPORTS, CHECKS = "imports", "checks"
-"""The folders beside the connection file that record what scripts imported, and what checks of them found."""
+"""The folders beside the connection file with the imports of earlier scripts, and the results of earlier checks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +78,7 @@ class Options:
 
 def run(connection: Path, options: Options) -> int:
     """Run an agent for the pool of the file ``connection`` to its end, leaving nothing behind; returns the exit status.
-    If it counts as lost (because it was stopped, or cut off), it joins again as a new pilot.
+    An agent that counts as lost (because it was stopped, or cut off) joins again as a new pilot.
     """
     whereabouts = Whereabouts(connection)
     job = job_environment.job_environment(os.environ, options.walltime_end_s)
@@ -73,24 +89,21 @@ def run(connection: Path, options: Options) -> int:
     return end.status
 
 
-def _live(whereabouts: Whereabouts, options: Options, job: JobEnvironment, end_s: float) -> vocabulary.Exit:
+def _live(whereabouts: Whereabouts, options: Options, job: JobEnvironment, end_s: float) -> Exit:
     for name in workdirs.sweep():
         log.info("removed leftovers of a killed agent: %s", name)
     workdir = workdirs.create()
     watcher = guardian.start(workdir)
     become_subreaper()
+
+    async def serve() -> Exit:
+        return await Agent(whereabouts, options, job, end_s, workdir).serve()
+
     try:
-        end = asyncio.run(_serve(whereabouts, options, job, end_s, workdir))
+        return asyncio.run(serve())
     finally:
         if not watcher.clean():
             log.warning("the guardian is still cleaning %s", workdir.path)
-    return end
-
-
-async def _serve(
-    whereabouts: Whereabouts, options: Options, job: JobEnvironment, end_s: float, workdir: workdirs.Workdir
-) -> vocabulary.Exit:
-    return await Agent(whereabouts, options, job, end_s, workdir).serve()
 
 
 class Agent:
@@ -111,9 +124,9 @@ class Agent:
             whereabouts,
             self._hello,
             self._heartbeat,
-            self._ordered,
-            lost=lambda: self._take(vocabulary.CoordinatorLost()),
-            over=lambda reason: self._take(vocabulary.PoolOver(reason)),
+            self._received,
+            lost=lambda: self._take(CoordinatorLost()),
+            over=lambda reason: self._take(PoolOver(reason)),
         )
         beside = whereabouts.file.parent
         self._workers = Workers(
@@ -123,12 +136,12 @@ class Agent:
         self._peers = Peers(self._address, self._take)
         self._stopped = StoppedProcesses()
         self._stall_probe = StallProbe()
-        self._events: deque[vocabulary.Event] = deque()
+        self._events: deque[Event] = deque()
         self._taking = False
         self._rotation: threading.Thread | None = None
-        self._exit: asyncio.Future[vocabulary.Exit] = asyncio.get_running_loop().create_future()
+        self._exit: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
 
-    async def serve(self) -> vocabulary.Exit:
+    async def serve(self) -> Exit:
         """Serve the coordinator until there is a reason to leave; then kill everything that was started."""
         for notice in guardian.NOTICES:
             asyncio.get_running_loop().add_signal_handler(notice, self._signalled, notice)
@@ -150,7 +163,7 @@ class Agent:
 
     # --- events in --------------------------------------------------------------------------------------------------
 
-    def _take(self, event: vocabulary.Event) -> None:
+    def _take(self, event: Event) -> None:
         """Feed the state machine; events caused by effects are queued instead of handled recursively."""
         self._events.append(event)
         if self._taking:
@@ -163,15 +176,15 @@ class Agent:
         finally:
             self._taking = False
 
-    def _ordered(self, message: wire.ToAgent) -> None:
+    def _received(self, message: wire.ToAgent) -> None:
         if isinstance(message, wire.Welcome):
             self._workers.node, self._workers.silent_s = message.node, message.silent_s
             self._workers.check_limit_s = message.check_limit_s
             self._groups.welcomed(message.rails)
-        self._take(vocabulary.CoordinatorMessage(message))
+        self._take(CoordinatorMessage(message))
 
     def _signalled(self, notice: signal.Signals) -> None:
-        self._take(vocabulary.Noticed(f"signal {notice.name}"))
+        self._take(wire.Noticed(f"signal {notice.name}", self._state.departure.grace_s))
 
     async def _join_in_time(self) -> None:
         try:
@@ -186,20 +199,16 @@ class Agent:
         while True:
             await asyncio.sleep(TICK_S)
             ticks += 1
-            self._take(vocabulary.Ticked())
+            self._take(Ticked())
             with tolerated():
-                self._look(ticks)
+                for watched in self._stall_probe.tick(self._workers.silent()):
+                    self._workers.end_examination(watched.trainer)
+                    self._take(watched)
+                if ticks % INSPECT_EVERY_TICKS == 0:
+                    self._find_stopped()
+                    self._rotate_logs()
             for pid, status in reap([*self._groups.pids(), *self._workers.server_pids(), *self._workers.check_pids()]):
                 self._workers.reaped(pid, status)
-
-    def _look(self, ticks: int) -> None:
-        for watched in self._stall_probe.tick(self._workers.silent()):
-            self._workers.looked_at(watched.trainer)
-            self._take(watched)
-        if ticks % LOOK_EVERY_TICKS == 0:
-            self._look_for_stopped()
-        if ticks % ROTATE_EVERY_TICKS == 0:
-            self._rotate_logs()
 
     def _rotate_logs(self) -> None:
         """In a thread, one at a time: a hanging file system must not keep us from watching the lease."""
@@ -209,50 +218,50 @@ class Agent:
                 rotation.start()
                 self._rotation = rotation
 
-    def _look_for_stopped(self) -> None:
+    def _find_stopped(self) -> None:
         workers = {pid: (trainer, 0) for trainer, pid in self._workers.pids()}
         watched = workers | {pid: key for key, pid in self._groups.ranks()}
         pids = [*watched, *self._workers.server_pids()]
-        stopped = self._stopped.look(time.monotonic(), [pid for pid in pids if proc.is_stopped(pid)])
+        stopped = self._stopped.update(time.monotonic(), [pid for pid in pids if proc.is_stopped(pid)])
         welcome = self._state.departure.welcome
         for pid, stopped_s in stopped.items():
             if welcome is not None and stopped_s > welcome.silent_s:
                 if pid in watched:
-                    self._take(vocabulary.Stopped(*watched[pid], stopped_s))
+                    self._take(Stopped(*watched[pid], stopped_s))
                 else:
                     self._workers.end_server(pid)
 
     def _failed(self, task: asyncio.Task[None]) -> None:
-        """A task of ours ended before we left, so it must have failed."""
+        """End the agent with the error of a task that ended before it left."""
         if not task.cancelled() and not self._exit.done() and (error := task.exception()) is not None:
             self._exit.set_exception(error)
 
     # --- effects out ------------------------------------------------------------------------------------------------
 
-    def _perform(self, effect: vocabulary.Effect) -> None:
+    def _perform(self, effect: Effect) -> None:
         match effect:
-            case vocabulary.Send(message):
+            case Send(message):
                 self._coordinator.send(message)
-            case vocabulary.SendToWorker(trainer, message):
-                self._workers.tell(trainer, message)
+            case SendToWorker(trainer, message):
+                self._workers.send(trainer, message)
             case wire.StartWorker():
                 self._workers.launch(effect)
-            case vocabulary.KillWorker(trainer):
+            case KillWorker(trainer):
                 self._workers.kill(trainer)
-            case vocabulary.Watch(trainer):
+            case Watch(trainer):
                 self._stall_probe.begin(trainer)
             case wire.JoinGroup():
                 self._start_rank(effect)
             case wire.GroupAddresses():
-                self._groups.introduce(effect.trainer, effect.generation, effect.puts)
+                self._groups.introduce(effect)
                 self._peers.introduced(effect)
-            case vocabulary.KillRank(trainer, generation):
+            case KillRank(trainer, generation):
                 self._groups.kill(trainer, generation)
             case CheckScript():
                 self._workers.check(effect.trainer)
-            case vocabulary.LogLine(text):
+            case LogLine(text):
                 log.info("%s", text)
-            case vocabulary.Exit():
+            case Exit():
                 if not self._exit.done():
                     self._exit.set_result(effect)
             case _:
@@ -268,7 +277,7 @@ class Agent:
             if error.errno in OUT_OF:
                 raise  # and it is tried again
             why = f"its node cannot write in {self._workdir.path}: {error.strerror}"
-            self._take(vocabulary.CannotJoin(message.trainer, why))
+            self._take(CannotJoin(message.trainer, why))
 
     def _hello(self) -> wire.Hello:
         self._state.departure.greeted(time.monotonic())
@@ -286,8 +295,8 @@ class Agent:
         )
 
     def _heartbeat(self) -> wire.Heartbeat:
-        paces, self._state.paces = self._state.paces, {}
-        return wire.Heartbeat(time.monotonic(), paces)
+        times, self._state.step_times = self._state.step_times, {}
+        return wire.Heartbeat(time.monotonic(), times)
 
     async def _close(self) -> None:
         await self._peers.close()

@@ -21,17 +21,17 @@ from pilot.rundir import trainer_folder
 from pilot.submission.submission import CheckJob
 
 LOG = "check.log"
-"""In the trainer's folder: what checks of its script have printed."""
+"""The file in the trainer's folder with the output of checks of its script."""
 
 PATIENCE_S = 100.0
 """How long a check may take beyond its limit: for imports, and to end its processes."""
 
 _MARK = "PILOT_CHECK_MARK"
-"""In the environment of all processes of a check: which one it is."""
+"""The variable that identifies a check, in the environment of all its processes."""
 
 
 class ScriptCheck:
-    """A check that runs, for about ``limit_s`` at most. ``done`` is called with its result, unless it was killed.
+    """A running check, which takes about ``limit_s`` at most. ``done`` is called with its result unless it was killed.
 
     ``environment`` is that of the fork server that starts the worker, ``kept_in`` the folder of earlier verdicts.
     """
@@ -62,8 +62,8 @@ class ScriptCheck:
     async def _run(self) -> None:
         try:
             async with asyncio.timeout(self._job.limit_s + PATIENCE_S):
-                said = json.loads(await self._said())
-            found = wire.ScriptChecked(self.trainer, said["result"], said["text"])
+                report = json.loads(await self._output())
+            found = wire.ScriptChecked(self.trainer, report["result"], report["text"])
         except OSError as error:
             why = "it did not end in time" if isinstance(error, TimeoutError) else f"it could not be run: {error}"
             found = wire.ScriptChecked(self.trainer, "unchecked", why)
@@ -75,7 +75,7 @@ class ScriptCheck:
         if self._done is not None:
             self._done(msgspec.structs.replace(found, text=one_line(found.text)))
 
-    async def _said(self) -> bytes:
+    async def _output(self) -> bytes:
         with (
             trainer_folder.home(Path(self._order.directory), self._order.uid) as home,
             open(home / LOG, "ab", opener=own_folder.private) as log,
@@ -91,9 +91,9 @@ class ScriptCheck:
             )
         self.pid = process.pid
         if self._done is None:
-            return b""  # it was killed meanwhile, and ends with what it is to read
-        said, _ = await process.communicate(msgspec.json.encode(self._job))
-        return said
+            return b""  # it was killed meanwhile, and ends for lack of input
+        output, _ = await process.communicate(msgspec.json.encode(self._job))
+        return output
 
 
 def _kill_marked(mark: str) -> None:

@@ -1,7 +1,6 @@
-"""What an agent does while it, or its node, is out of descriptors or memory: go on, and try again what must be done.
+"""Keeps an agent running while it, or its node, is out of descriptors or memory: necessary work is tried again.
 
-Looking at a process takes a descriptor. One that is missing for a moment must not end an agent, whose trainers need
-none.
+Inspecting a process takes a descriptor. A short lack of one must not end an agent, whose trainers need none.
 """
 
 from __future__ import annotations
@@ -16,36 +15,35 @@ from pilot.protocol.gate import OUT_OF
 log = logging.getLogger(__name__)
 
 AGAIN_S = 1.0
-_TOLD_EVERY_S = 60.0
+_WARN_EVERY_S = 60.0
 
 
 @contextmanager
 def tolerated() -> Iterator[None]:
-    """Leave the block at an error of a shortage, and log it. For what is done again soon anyway."""
+    """Leave the block at an error of a shortage, and log it. For work that is done again soon anyway."""
     try:
         yield
     except OSError as error:
-        if error.errno not in OUT_OF:
-            raise
-        _tell(error)
+        _warn(error)
 
 
 def when_possible(work: Callable[[], None]) -> None:
-    """Do ``work`` now, or, if an error of a shortage ends it, again and again until none does."""
+    """Do ``work`` now, or, if an error of a shortage ends it, every :data:`AGAIN_S` until it succeeds."""
     try:
         work()
     except OSError as error:
-        if error.errno not in OUT_OF:
-            raise
-        _tell(error)
+        _warn(error)
         asyncio.get_running_loop().call_later(AGAIN_S, when_possible, work)
 
 
-def _tell(error: OSError) -> None:
+def _warn(error: OSError) -> None:
+    """Log ``error``, now and then; raise it if it is not due to a shortage."""
+    if error.errno not in OUT_OF:
+        raise error
     now_s = asyncio.get_running_loop().time()
-    if now_s >= _told_again_s[0]:
-        _told_again_s[0] = now_s + _TOLD_EVERY_S
-        log.warning("for now this node has too little of something: %s; going on", error.strerror)
+    if now_s >= _warn_again_s[0]:
+        _warn_again_s[0] = now_s + _WARN_EVERY_S
+        log.warning("this node is short of a resource: %s; continuing", error.strerror)
 
 
-_told_again_s = [float("-inf")]
+_warn_again_s = [float("-inf")]

@@ -28,11 +28,8 @@ Files = dict[str, bytes]
 
 
 def install(archive: str, sha256: str) -> Files:
-    """Run the code in ``archive`` from there from now on; returns its files. "": everything is run in place.
-
-    Raises
-    ------
-    UserError : it cannot be read, or has another hash
+    """Import the code in ``archive`` from there from now on; returns its files. "": everything is run in place.
+    :class:`UserError` if it cannot be read, or has another hash.
     """
     files = script_code.unpack(archive, sha256)
     folders = {str(folder) for file in files for folder in Path(file).parents}
@@ -56,7 +53,7 @@ def is_copied(files: Mapping[str, bytes], path: str) -> bool:
 
 
 def source(files: Files, path: str) -> bytes:
-    """The same; tracebacks show what was submitted, too."""
+    """The content of the file at ``path``, like :func:`content`; tracebacks show the submitted lines, too."""
     found = content(files, path)
     if is_copied(files, path):
         lines = importlib.util.decode_source(found).splitlines(keepends=True)
@@ -75,7 +72,7 @@ def _copy(files: Mapping[str, bytes], path: str) -> bytes | None:
 
 
 def _read_from(files: Files) -> None:
-    """Have imports and ``runpy`` read these."""
+    """Have imports and ``runpy`` read ``files``."""
     loaders: Any = SourceFileLoader
     get_data, path_stats, open_code = loaders.get_data, loaders.path_stats, io.open_code
 
@@ -83,8 +80,7 @@ def _read_from(files: Files) -> None:
         return source(files, path) if is_copied(files, path) else get_data(loader, path)
 
     def stats(loader: SourceFileLoader, path: str) -> Any:
-        """There are none of a copy, so no compiled file is read or written: that would be the one for the file on
-        disk."""
+        """Refuse for a copy, so that no compiled file is read or written: it would belong to the file on disk."""
         if is_copied(files, path):
             raise OSError(f"{path} is as it was submitted")
         return path_stats(loader, path)
@@ -106,7 +102,7 @@ class _Finder:
 
     @classmethod
     def of(cls, folder: str, files: Files, folders: set[str]) -> _Finder:
-        """As a path hook; ImportError if nothing in ``folder`` was submitted."""
+        """Act as a path hook; ImportError if nothing in ``folder`` was submitted."""
         if not _is_one(folder, folders):
             raise ImportError(f"{folder} is none of the submitted folders", path=folder)
         return cls(folder, files, folders, _usual(folder))

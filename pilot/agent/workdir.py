@@ -1,4 +1,4 @@
-"""An agent's private directory on its node: sockets, and a list of what to remove after the agent's end.
+"""An agent's private directory on its node: sockets, and a list of segments to remove after the agent's end.
 
 The directory is locked (flock) as long as its agent or its guardian is running, so an unlocked one is a leftover, even
 if pids have been reused. Its name is also the *mark* in the environment of every process of the agent.
@@ -81,12 +81,11 @@ def create(base: Path | None = None) -> Workdir:
 
 def erase(path: Path) -> list[int]:
     """Kill all processes with the mark of a workdir whose agent has ended, and remove its segments and the workdir
-    itself.
-
-    Returns the pids that could not be killed.
+    itself; returns the pids that could not be killed.
     """
     left = proc.kill_marked(f"{MARK}={path.name}")
-    _remove_segments(_segments_file(path))
+    if (names := _segments_file(path)).is_file():
+        proc.unlink_segments(name for name in names.read_text().splitlines() if "/" not in name)
     shutil.rmtree(path, ignore_errors=True)
     return left
 
@@ -109,11 +108,6 @@ def _base() -> Path:
 
 def _prefix() -> str:
     return f"pilot-{os.getuid()}-"
-
-
-def _remove_segments(names: Path) -> None:
-    if names.is_file():
-        proc.unlink_segments(name for name in names.read_text().splitlines() if "/" not in name)
 
 
 def _segments_file(workdir: Path) -> Path:

@@ -1,12 +1,12 @@
 """One worker: the training processes of one trainer on this node, acting as one.
 
 A worker has one training process per rank of its node. The agent's state machine and the coordinator know only workers:
-a worker's orders go to all of its processes, and what all of them say is forwarded once.
+a worker's orders go to all of its processes, and their messages are forwarded as one.
 
-    ``WorkerReady``, ``RankPaused``   forwarded when all have said it
-    ``RankStalled``                   in answer to ``ExamineGroup``: when all have answered, as what the best one
-                                      said; of its own accord: at once
-    anything else                     sent on at once: one process says it for all (rank 0 of the group), or for itself
+    ``WorkerReady``, ``RankPaused``   forwarded when all have sent it
+    ``RankStalled``                   in answer to ``ExamineGroup``: the best answer, when all have answered; of its own
+                                      accord: at once
+    anything else                     at once: one process sends it for all (rank 0 of the group), or for itself
     ``WriteCheckpoint``               goes to all: of a sharded model each has a part, else process 0 alone writes
 """
 
@@ -22,10 +22,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pilot.agent.events_effects import WorkerEnded
 from pilot.agent.fork_client import ForkClient
 from pilot.agent.shortage import when_possible
-from pilot.agent.vocabulary import WorkerEnded
-from pilot.core.commands import ExamineGroup
 from pilot.core.errors import ProtocolError, UserError
 from pilot.host import proc
 from pilot.host.files import open_regular
@@ -42,49 +41,41 @@ class LocalRanks:
 
     def __init__(self, size: int) -> None:
         self._size = size
-        self._said: dict[tuple[type, int], set[int]] = {}
+        self._senders: dict[tuple[type, int], set[int]] = {}
         self._answers: dict[int, wire.RankStalled] | None = None
 
-    def told(self, message: wire.Sent) -> range:
-        """The processes that ``message`` is for."""
-        if isinstance(message, ExamineGroup):
-            self._answers = {}
-        return range(self._size)
-
-    def said(self, process: int, message: wire.FromAgent) -> wire.FromAgent | None:
-        """What the worker says, now that one of its processes has said ``message``; None: nothing yet."""
+    def combine(self, process: int, message: wire.FromAgent) -> wire.FromAgent | None:
+        """Return the worker's message, now that ``process`` has sent ``message``; None: others must send theirs."""
         match message:
             case wire.WorkerReady():
-                return message if self._all_said(process, (wire.WorkerReady, 0)) else None
+                return message if self._all_sent(process, (wire.WorkerReady, 0)) else None
             case wire.RankPaused(_, generation):
-                return message if self._all_said(process, (wire.RankPaused, generation)) else None
+                return message if self._all_sent(process, (wire.RankPaused, generation)) else None
             case wire.RankStalled() if self._answers is not None:
-                return self._answered(self._answers, process, message)
+                self._answers[process] = message
+                all_answered = len(self._answers) == self._size
+                return min(self._answers.values(), key=lambda answer: answer.waited_s) if all_answered else None
         return message
 
-    def looked_at(self) -> None:
-        """The examination is over: later messages do not belong to it."""
+    def begin_examination(self) -> None:
+        """Take each process's next ``RankStalled`` for its answer to an ``ExamineGroup``."""
+        self._answers = {}
+
+    def end_examination(self) -> None:
+        """Forward later messages at once: they do not belong to the examination."""
         self._answers = None
 
     def silent(self) -> list[int]:
         """The processes that have not answered the last ``ExamineGroup``."""
         return [process for process in range(self._size) if process not in (self._answers or {})]
 
-    def _all_said(self, process: int, what: tuple[type, int]) -> bool:
-        said = self._said.setdefault(what, set())
-        said.add(process)
-        if len(said) < self._size:
+    def _all_sent(self, process: int, what: tuple[type, int]) -> bool:
+        senders = self._senders.setdefault(what, set())
+        senders.add(process)
+        if len(senders) < self._size:
             return False
-        del self._said[what]
+        del self._senders[what]
         return True
-
-    def _answered(
-        self, answers: dict[int, wire.RankStalled], process: int, message: wire.RankStalled
-    ) -> wire.RankStalled | None:
-        answers[process] = message
-        if len(answers) < self._size:
-            return None
-        return min(answers.values(), key=lambda waiting: waiting.waited_s)
 
 
 @dataclass(slots=True)
@@ -109,7 +100,7 @@ class TrainingProcess:
         kill_session(self.pid)
 
     def wake(self) -> None:
-        """Have it look at its orders, although its script is past the loop (see ``pilot.train.ranks.script_end``)."""
+        """Have it read its orders, although its script is past the loop (see ``pilot.train.ranks.script_end``)."""
         if self.pid:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGTERM)
@@ -186,16 +177,16 @@ class WorkerSocket:
     Parameters
     ----------
     connection : one end of a stream socket pair; owned from now on
-    said : called with each message
+    received : called with each message
     broken : called once if something other than a message arrived; nothing is read after that
     """
 
     def __init__(
-        self, connection: socket.socket, said: Callable[[wire.FromAgent], None], broken: Callable[[str], None]
+        self, connection: socket.socket, received: Callable[[wire.FromAgent], None], broken: Callable[[str], None]
     ) -> None:
         self._socket = connection
         self._socket.setblocking(False)
-        self._said = said
+        self._received = received
         self._broken = broken
         self._frames = Frames(wire.MAX_FRAME_BYTES)
         self.gone = False
@@ -246,4 +237,4 @@ class WorkerSocket:
             message = wire.decode_from_agent(frame)
             if isinstance(message, wire.Request | wire.Hello):
                 raise ProtocolError(f"a worker must not send {type(message).__name__}")
-            self._said(message)
+            self._received(message)

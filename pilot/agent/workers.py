@@ -14,16 +14,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-import msgspec
-
-from pilot.agent import fork_server, job_environment
+from pilot.agent import job_environment
+from pilot.agent.events_effects import WorkerEnded, WorkerMessage
 from pilot.agent.fork_client import ForkClient, environment_for
 from pilot.agent.script_check import ScriptCheck
 from pilot.agent.shortage import when_possible
-from pilot.agent.vocabulary import WorkerEnded, WorkerMessage
 from pilot.agent.workdir import Workdir
 from pilot.agent.worker import LocalRanks, NodeWorker, TrainingProcess, WorkerSocket, check_launch, kill_session
-from pilot.core.commands import StopWorker
+from pilot.core.commands import ExamineGroup, StopWorker
 from pilot.core.errors import UserError
 from pilot.host import private_folder as own_folder
 from pilot.host import proc
@@ -39,7 +37,7 @@ log = logging.getLogger(__name__)
 _SOCKET = "PILOT_WORKER_SOCKET"
 """In the environment of a training process, and of what it starts: which process it is."""
 _BACKENDS = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-"""The variables that tell torch's backends which interface to use and listen on."""
+"""The variables with the interface that torch's backends use and listen on."""
 
 _LEAVING_S = 10.0
 """How long a training process may take to exit after closing its control socket."""
@@ -47,12 +45,12 @@ _LEAVING_S = 10.0
 
 @dataclass(slots=True)
 class Workers:
-    """At most one worker per trainer. ``emit`` is called with what they say and when they end; ``address`` is this
-    node's, on ``interface``.
+    """At most one worker per trainer. ``emit`` is called with their messages and ends; ``address`` is this node's, on
+    ``interface``.
 
-    The training processes of a worker speak as one and end together: unless they were told to stop, all end with the
-    first. ``imports`` is the folder that records what scripts imported, by interpreter; None: nothing is preloaded.
-    ``checks`` is the folder of what checks found; None: in ``workdir``.
+    The training processes of a worker act as one and end together: unless they were ordered to stop, all end with the
+    first. ``imports`` is the folder of the imports of earlier scripts, by interpreter; None: nothing is preloaded.
+    ``checks`` is the folder of earlier checks' results; None: in ``workdir``.
     """
 
     workdir: Workdir
@@ -74,12 +72,12 @@ class Workers:
         """The fork server of an interpreter, started if there is none; ``bare``: one that preloads nothing."""
         key = python, bare
         if key not in self._servers:
-            self._servers[key] = ForkClient(self.workdir, python, partial(self._heard, key))
+            self._servers[key] = ForkClient(self.workdir, python, partial(self._from_server, key))
             self._preload(python)
         return self._servers[key]
 
     def _preload(self, python: str) -> None:
-        """Have the fork server preload what scripts have imported by now."""
+        """Have the fork server preload the imports of earlier scripts."""
         if self.imports is not None and (server := self._servers.get((python, False))) is not None:
             server.preload(imports_file(self.imports, python), self._unfit.get(python, []))
 
@@ -96,7 +94,7 @@ class Workers:
                 raise  # and it is tried again
             self._end(worker, _not_started(order.trainer, error))
 
-    def tell(self, trainer: str, message: wire.Sent) -> None:
+    def send(self, trainer: str, message: wire.Sent) -> None:
         """Send to the worker; a process that no longer reads is killed. One that has closed its end is exiting: how it
         ends shows whose fault that is, so it gets time to do so.
         """
@@ -105,9 +103,10 @@ class Workers:
             return
         at_once = worker.stopping and isinstance(message, StopWorker) and not message.within_s
         worker.stopping |= isinstance(message, StopWorker)
-        addressed = worker.local_ranks.told(message)
+        if isinstance(message, ExamineGroup):
+            worker.local_ranks.begin_examination()
         for life in worker.lives:
-            if life.rank in addressed and not life.control.send(message):
+            if not life.control.send(message):
                 if life.control.gone:
                     asyncio.get_running_loop().call_later(_LEAVING_S, self._kill_late, worker, life)
                 else:
@@ -116,7 +115,7 @@ class Workers:
                 life.wake()
 
     def check(self, trainer: str) -> None:
-        """Check the script of the worker beside it, if it is here; the result is emitted as what it says."""
+        """Check the script of the worker beside it, if it is here; the result is emitted as the worker's message."""
         worker = self._workers.get(trainer)
         if worker is None:
             return
@@ -132,7 +131,7 @@ class Workers:
 
     def _checked(self, worker: NodeWorker, found: wire.ScriptChecked) -> None:
         for life in worker.lives[:1]:
-            life.write(f"pilot: its script, as pilot check says: {found.result}: {found.text}\n")
+            life.write(f"pilot: pilot check of its script: {found.result}: {found.text}\n")
         self.emit(WorkerMessage(worker.order.trainer, found))
 
     def _end_checks(self, of: Container[str]) -> None:
@@ -168,10 +167,10 @@ class Workers:
             if all(life.pid for life in worker.lives)
         }
 
-    def looked_at(self, trainer: str) -> None:
-        """The examination of the worker of ``trainer`` is over."""
+    def end_examination(self, trainer: str) -> None:
+        """End the examination of the worker of ``trainer``."""
         if trainer in self._workers:
-            self._workers[trainer].local_ranks.looked_at()
+            self._workers[trainer].local_ranks.end_examination()
 
     def server_pids(self) -> list[int]:
         """The process ids of the fork servers."""
@@ -184,7 +183,7 @@ class Workers:
             server.kill()
 
     def reaped(self, pid: int, status: int) -> None:
-        """An orphan ended: processes whose fork server has ended become the agent's own children."""
+        """Handle the end of an orphan: processes whose fork server has ended become the agent's own children."""
         self._ended(lambda life: life.pid == pid, os.waitstatus_to_exitcode(status))
 
     def close(self) -> None:
@@ -210,7 +209,7 @@ class Workers:
         order = worker.order
         self._count += 1
         path = Path(order.directory, "logs", f"{self.node}.{rank}.log" if order.ranks > 1 else f"{self.node}.log")
-        packet = fork_server.encode(self._job(worker, rank))
+        job = ForkJob(self._count, job_environment.threads(order.ranks), order.launch, self._variables(worker, rank))
         ours, theirs = socket.socketpair()
         server = self.warm_up(order.launch.python, bare=bare)
         with (
@@ -218,12 +217,13 @@ class Workers:
             trainer_folder.held(path.parent, order.uid, make=True) as logs,
             open(logs / path.name, "ab", opener=own_folder.private) as file,
         ):
-            server.launch(packet, [theirs.fileno(), file.fileno(), own_folder.descriptor_of(logs)])
+            server.launch(job, [theirs.fileno(), file.fileno(), own_folder.descriptor_of(logs)])
             begin = file.tell()
-        said, broken = partial(self._said, order.trainer, rank), partial(self._nonsense, order.trainer)
-        return TrainingProcess(self._count, rank, server, WorkerSocket(ours, said, broken), path, order.uid, begin)
+        received, broken = partial(self._received, order.trainer, rank), partial(self._nonsense, order.trainer)
+        return TrainingProcess(self._count, rank, server, WorkerSocket(ours, received, broken), path, order.uid, begin)
 
-    def _job(self, worker: NodeWorker, rank: int) -> ForkJob:
+    def _variables(self, worker: NodeWorker, rank: int) -> dict[str, str]:
+        """Return pilot's own variables for a training process."""
         order = worker.order
         ours = {
             _SOCKET: str(self.workdir.socket(self._count)),
@@ -243,24 +243,23 @@ class Workers:
             ours[IMPORTS] = str(imports_file(self.imports, order.launch.python))
         if order.launch.ddp:
             ours |= {"PILOT_DDP_ADDRESS": self.address} | dict.fromkeys(_BACKENDS, self.interface)
-        launch = msgspec.structs.replace(order.launch, environment=order.launch.environment | ours)
-        return ForkJob(self._count, job_environment.threads(order.ranks), launch)
+        return ours
 
-    def _said(self, trainer: str, rank: int, message: wire.FromAgent) -> None:
+    def _received(self, trainer: str, rank: int, message: wire.FromAgent) -> None:
         worker = self._workers.get(trainer)
-        together = worker.local_ranks.said(rank, message) if worker is not None else None
-        if together is not None:
-            self.emit(WorkerMessage(trainer, together))
-        if worker is not None and isinstance(together, wire.WorkerReady):
+        if worker is None or (combined := worker.local_ranks.combine(rank, message)) is None:
+            return
+        self.emit(WorkerMessage(trainer, combined))
+        if isinstance(combined, wire.WorkerReady):
             self._preload(worker.order.launch.python)
 
     def _nonsense(self, trainer: str, why: str) -> None:
         log.warning("%s: killing its worker: %s", trainer, why)
         self.kill(trainer)
 
-    # --- what the fork servers report -------------------------------------------------------------------------------
+    # --- reports of the fork servers --------------------------------------------------------------------------------
 
-    def _heard(self, key: tuple[str, bool], kind: str, fields: list[object]) -> None:
+    def _from_server(self, key: tuple[str, bool], kind: str, fields: list[object]) -> None:
         python, _ = key
         match kind, fields:
             case "ready", [float(seconds), int(threads)]:
@@ -292,14 +291,14 @@ class Workers:
                 self._give_up(key, None, f"{python} cannot run pilot.train: it ended with status {status}")
 
     def _forked(self, number: int, pid: int) -> None:
-        for life in [life for life in self._all() if life.number == number]:
+        for _, life in self._matching(lambda life: life.number == number):
             life.pid = pid
             if life.doomed:
                 kill_session(pid)
 
     def _without(self, key: tuple[str, bool], module: str, why: str) -> None:
-        """The fork server must not fork any more because of ``module``, which the next one will not preload. The next
-        one forks what it was ordered to fork; what it has forked continues.
+        """Replace a fork server that must not fork any more because of ``module``, which the next one will not preload.
+        The next one forks its pending processes; those that it forked continue.
         """
         python, _ = key
         log.warning("%s is no longer preloaded: %s", module, why)
@@ -310,52 +309,46 @@ class Workers:
 
     def _order_again(self, which: Callable[[TrainingProcess], bool], *, bare: bool = False) -> None:
         """Order training processes again that were not forked, unless they are no longer wanted."""
-        for worker in list(self._workers.values()):
-            for life in [life for life in worker.lives if which(life)]:
-                life.control.close()
-                place = worker.lives.index(life)
-                del worker.lives[place]
-                try:
-                    if life.doomed or worker.stopping:
-                        raise UserError("it was stopped before it started")
-                    worker.lives.insert(place, self._begin(worker, life.rank, bare=bare))
-                except (OSError, ValueError, UserError) as error:
-                    self._end(worker, _not_started(worker.order.trainer, error))
+        for worker, life in self._matching(which):
+            life.control.close()
+            place = worker.lives.index(life)
+            del worker.lives[place]
+            try:
+                if life.doomed or worker.stopping:
+                    raise UserError("it was stopped before it started")
+                worker.lives.insert(place, self._begin(worker, life.rank, bare=bare))
+            except (OSError, ValueError, UserError) as error:
+                self._end(worker, _not_started(worker.order.trainer, error))
 
     def _give_up(self, key: tuple[str, bool], status: int | None, why: str) -> None:
-        """The fork server is unusable. Processes that it forked continue; the others were never started."""
+        """Drop an unusable fork server. Processes that it forked continue; the others were never started."""
         server = self._servers.pop(key, None)
         self._never_began(lambda life: not life.pid and life.server is server, status, why)
 
     def _never_began(self, which: Callable[[TrainingProcess], bool], status: int | None, why: str) -> None:
-        """These training processes could not be forked."""
-        for worker in list(self._workers.values()):
-            unborn = [life for life in worker.lives if which(life)]
-            worker.lives = [life for life in worker.lives if life not in unborn]
-            for life in unborn:
-                life.control.close()
-            if unborn:
-                self._end(worker, WorkerEnded(worker.order.trainer, status, why))
+        """End training processes that could not be forked."""
+        for worker, life in self._matching(which):
+            life.control.close()
+            worker.lives.remove(life)
+            self._end(worker, WorkerEnded(worker.order.trainer, status, why))
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
     def _ended(self, which: Callable[[TrainingProcess], bool], status: int) -> None:
-        """A training process has ended."""
-        for worker in list(self._workers.values()):
-            for life in [life for life in worker.lives if which(life)]:
-                life.control.drain()
-                life.control.close()
-                kill_session(life.pid)
-                path = self.workdir.socket(life.number)
-                when_possible(partial(_kill_marked, f"{_SOCKET}={path}"))  # what it started in sessions of their own
-                with suppress(OSError):  # it may be gone, or the file system read-only by now
-                    path.unlink()
-                worker.lives.remove(life)
-                end = WorkerEnded(worker.order.trainer, status, life.last_words(), str(life.log))
-                self._end(worker, end)
+        """Clean up after a training process that has ended."""
+        for worker, life in self._matching(which):
+            life.control.drain()
+            life.control.close()
+            kill_session(life.pid)
+            path = self.workdir.socket(life.number)
+            when_possible(partial(_kill_marked, f"{_SOCKET}={path}"))  # what it started in sessions of their own
+            with suppress(OSError):  # it may be gone, or the file system read-only by now
+                path.unlink()
+            worker.lives.remove(life)
+            self._end(worker, WorkerEnded(worker.order.trainer, status, life.last_words(), str(life.log)))
 
     def _end(self, worker: NodeWorker, end: WorkerEnded) -> None:
-        """One of its processes has ended or could not be started; the worker has ended when the last one has."""
+        """Record the end of one of its processes; the worker has ended when the last one has."""
         worker.end = worker.end or end
         if worker.lives:
             if not worker.stopping:
@@ -371,13 +364,16 @@ class Workers:
     def _all(self) -> list[TrainingProcess]:
         return [life for worker in self._workers.values() for life in worker.lives]
 
+    def _matching(self, which: Callable[[TrainingProcess], bool]) -> list[tuple[NodeWorker, TrainingProcess]]:
+        return [(worker, life) for worker in self._workers.values() for life in worker.lives if which(life)]
+
     def _lives(self, trainer: str) -> list[TrainingProcess]:
         return self._workers[trainer].lives if trainer in self._workers else []
 
 
 def _not_started(trainer: str, error: Exception) -> WorkerEnded:
-    said = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
-    return WorkerEnded(trainer, None, said, unread=isinstance(error, OSError))
+    why = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
+    return WorkerEnded(trainer, None, why, unread=isinstance(error, OSError))
 
 
 def _kill_marked(entry: str) -> None:

@@ -1,1 +1,1 @@
-"""HDF5 checkpoints: written in parts or whole, verified, published by rename."""
+"""HDF5 checkpoints: written as one file or in parts, verified, published by rename."""

@@ -1,10 +1,9 @@
-"""Names of torch's and numpy's element types. All are stored and sent bit for bit."""
+"""Names of torch's element types and of numpy's (``<f4``, its own notation). All are stored and sent bit for bit."""
 
 from __future__ import annotations
 
 import re
 from functools import cache
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,11 +17,6 @@ _QUANTIZED = {torch.quint8, torch.qint8, torch.qint32, torch.quint4x2, torch.qui
 def torch_name(dtype: torch.dtype) -> str:
     """``torch.bfloat16``."""
     return str(dtype)
-
-
-def numpy_name(dtype: np.dtype[Any]) -> str:
-    """``<f4``, in numpy's notation."""
-    return dtype.str
 
 
 def is_torch(name: str) -> bool:

@@ -5,7 +5,7 @@ skeleton without the arrays. The real file is then written in one go: skeleton, 
 writes to the real file system, and a full disk, a quota or a broken lock cannot interrupt it half-way. A skeleton
 depends only on names, types and shapes, which do not change during training, so it is built once.
 
-HDF5's element types for those of torch and numpy.
+It also has HDF5's element types for those of torch and numpy.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Skeleton:
 
 
 def write(fd: int, skeleton: Skeleton, arrays: Sequence[Bytes]) -> None:
-    """Write the whole file to ``fd``, from beginning to end; ``arrays`` are in the order of the slots."""
+    """Write the file to ``fd``, from beginning to end; ``arrays`` are in the order of the slots."""
     buffers = [memoryview(skeleton.gaps[0])]
     for slot, gap in zip(skeleton.order, skeleton.gaps[1:], strict=True):
         buffers += arrays[slot].data, memoryview(gap)

@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from os import getpid
 from pathlib import Path
+from typing import NamedTuple
 
 from pilot.core.errors import Unreadable
 from pilot.host.private_folder import shown
 
 _STEM = r"g(?P<generation>[0-9]{6,})-s(?P<step>[0-9]{8,})"
 _CHECKPOINT = re.compile(_STEM + r"\.h5")
-_PART = re.compile(_STEM + r"\.part(?P<part>[0-9]+)of(?P<parts>[0-9]+)\.h5")
+_PART = re.compile(_STEM + r"\.part[0-9]+of[0-9]+\.h5")
 _NEXT = re.compile(_STEM + r"\.next")
 _ANY = re.compile(r"\.?g(?P<generation>[0-9]{6,15})-s[0-9]{8,}.*")
 _TEMPORARY = re.compile(
@@ -22,8 +23,7 @@ _TEMPORARY = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Age:
+class Age(NamedTuple):
     """The order of checkpoints: the newest has the highest generation, then the highest step."""
 
     generation: int
@@ -32,11 +32,10 @@ class Age:
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
-    """One checkpoint, part or temporary file. ``part`` is None unless it is a part."""
+    """One checkpoint, part or next step."""
 
     path: Path
     age: Age
-    part: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +61,12 @@ def part_name(generation: int, step: int, part: int, parts: int) -> str:
 
 
 def is_next(name: str) -> bool:
-    """Whether this is the file name of what is known of the step after a checkpoint."""
+    """Whether this is the name of a file about the step after a checkpoint."""
     return _NEXT.fullmatch(name) is not None
 
 
 def next_name(generation: int, step: int) -> str:
-    """``g000003-s00001200.next``: what is known of the step after a checkpoint."""
+    """``g000003-s00001200.next``, the file about the step after a checkpoint."""
     return f"g{generation:06d}-s{step:08d}.next"
 
 
@@ -95,14 +94,12 @@ def is_part(name: str) -> bool:
 
 def checkpoints(directory: Path) -> list[FileEntry]:
     """All checkpoints by name, newest first; parts are not checkpoints."""
-    found = [FileEntry(path, _age(match)) for path, match in _matching(directory, _CHECKPOINT)]
-    return sorted(found, key=lambda entry: entry.age, reverse=True)
+    return sorted(_entries(directory, _CHECKPOINT), key=lambda entry: entry.age, reverse=True)
 
 
 def parts(directory: Path) -> list[FileEntry]:
-    """All parts, in order of age and number."""
-    found = [FileEntry(path, _age(match), int(match["part"])) for path, match in _matching(directory, _PART)]
-    return sorted(found, key=lambda entry: (entry.age, entry.part))
+    """All parts."""
+    return _entries(directory, _PART)
 
 
 def highest_generation(directory: Path) -> int:
@@ -112,8 +109,8 @@ def highest_generation(directory: Path) -> int:
 
 
 def next_steps(directory: Path) -> list[FileEntry]:
-    """What is known of steps after checkpoints."""
-    return [FileEntry(path, _age(match)) for path, match in _matching(directory, _NEXT)]
+    """All files about the steps after checkpoints."""
+    return _entries(directory, _NEXT)
 
 
 def temporaries(directory: Path) -> list[Temporary]:
@@ -135,6 +132,10 @@ def started_ticks(pid: int) -> int | None:
 
 def _age(match: re.Match[str]) -> Age:
     return Age(int(match["generation"]), int(match["step"]))
+
+
+def _entries(directory: Path, pattern: re.Pattern[str]) -> list[FileEntry]:
+    return [FileEntry(path, _age(match)) for path, match in _matching(directory, pattern)]
 
 
 def _matching(directory: Path, pattern: re.Pattern[str]) -> Iterator[tuple[Path, re.Match[str]]]:

@@ -2,7 +2,7 @@
 
 h5py is only used to find out where an array is; its bytes are read with ``preadv`` to their final place and hashed.
 HDF5 reads through our descriptor, too, so that we know whether it complains of what it read (the file is *damaged*, and
-will be tomorrow) or could not read (the file is *unreadable* now, on this node): its errors do not tell. Files are
+will be tomorrow) or could not read (the file is *unreadable* now, on this node): its errors do not show that. Files are
 never locked: a published file does not change, and locks fail on several shared file systems.
 """
 
@@ -40,15 +40,15 @@ BROKEN = (
     MemoryError,
     OverflowError,
 )
-"""What h5py, json, numpy, torch and our own look-ups raise for a damaged or malicious file."""
+"""The errors of h5py, json, numpy, torch and our own look-ups for a damaged or malicious file."""
 
 
 class Damaged(CheckpointError):
-    """The file does not contain what it should; the message says where."""
+    """The file does not have the right content; the message names the place."""
 
 
 class _Reads(io.RawIOBase):
-    """What HDF5 reads from ``fd``. A ``failure`` is stored instead of raised, as in :mod:`pilot.checkpoint.layout`."""
+    """HDF5's reads from ``fd``. A ``failure`` is stored instead of raised, as in :mod:`pilot.checkpoint.layout`."""
 
     failure: OSError | None = None
 
@@ -101,7 +101,7 @@ class OpenFile:
         self._stack.close()
 
     def excuse(self, error: BaseException) -> None:
-        """:class:`Unreadable` if ``error`` came about because of what could not be read: then the file is not to blame.
+        """Raise :class:`Unreadable` if ``error`` is due to a failed read: the file is not to blame then.
 
         With HDF5 reading through us, only our own system calls raise an error with a number; and no memory is
         requested for more than the file has.
@@ -147,11 +147,11 @@ class OpenFile:
         return piece.offset > 0 and self._read_at(into, piece.offset) == piece.digest
 
     def problem(self, path: str, share: DatasetShare, piece: RowRange, into: Bytes | int) -> str | None:
-        """Read ``piece`` of dataset ``path`` into ``into``; returns what is wrong with it, or None."""
+        """Read ``piece`` of dataset ``path`` into ``into``; returns the problem, or None."""
         try:
             dataset = self._dataset(path)
             if dataset.shape != share.piece_shape(piece) or dataset.get_type() != hdf5_type(share.dtype):
-                return "its shape or type is not what the structure says"
+                return "its shape or type differs from the structure"
             if self._read_at(into, dataset.get_offset() or 0) != piece.digest:
                 return "its bytes do not match its checksum"
         except BROKEN as error:
@@ -160,7 +160,7 @@ class OpenFile:
         return None
 
     def forget_cached(self) -> None:
-        """Have what follows read from the disk, not from this node's memory."""
+        """Have later reads come from the disk, not from this node's memory."""
         os.posix_fadvise(self.fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
     @property

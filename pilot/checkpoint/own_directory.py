@@ -11,8 +11,7 @@ from pilot.host.private_folder import UnsafeFolder
 from pilot.rundir import trainer_folder
 
 
-@contextmanager
-def held(directory: Path, uid: str, *, make: bool = False) -> Iterator[Path]:
+def held(directory: Path, uid: str, *, make: bool = False) -> AbstractContextManager[Path]:
     """Hold ``directory`` of trainer ``uid`` ("": of none), created first with ``make``; yields where it is until then.
 
     Raises
@@ -20,19 +19,16 @@ def held(directory: Path, uid: str, *, make: bool = False) -> Iterator[Path]:
     FileNotFoundError : it does not exist
     CheckpointError : it is not ours alone or another trainer's; :class:`Unreadable` if it cannot be opened now
     """
-    with _told(trainer_folder.held(directory, uid, make=make)) as place:
-        yield place
+    return _explained(trainer_folder.held(directory, uid, make=make))
 
 
-@contextmanager
-def held_here(directory: Path) -> Iterator[Path]:
+def held_here(directory: Path) -> AbstractContextManager[Path]:
     """Hold ``directory`` of whichever trainer has that folder in a run directory; raises like :func:`held`."""
-    with _told(trainer_folder.held_here(directory)) as place:
-        yield place
+    return _explained(trainer_folder.held_here(directory))
 
 
 @contextmanager
-def _told(holding: AbstractContextManager[Path]) -> Iterator[Path]:
+def _explained(holding: AbstractContextManager[Path]) -> Iterator[Path]:
     with ExitStack() as stack:
         try:
             place = stack.enter_context(holding)

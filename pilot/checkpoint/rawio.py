@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,8 +17,8 @@ from pathlib import Path
 import numpy as np
 import xxhash
 
+from pilot.checkpoint import names
 from pilot.checkpoint.leaves import Bytes
-from pilot.checkpoint.names import temporary_name
 from pilot.core.errors import CheckpointError, Unreadable
 from pilot.host.files import sync_directory
 from pilot.host.private_folder import shown
@@ -98,14 +99,16 @@ def fill(fd: int, chunk: Bytes, offset: int) -> int:
 
 @contextmanager
 def published(path: Path, step: int) -> Iterator[int]:
-    """A descriptor to write to; when the block ends, the file is synced and appears as ``path``.
+    """Yield a descriptor to write to; when the block ends, the file is synced and appears as ``path``.
 
-    On any failure the temporary file is removed, nothing else is touched, and :class:`CheckpointError` says why.
+    Temporary files of dead writers are removed first. On any failure its own temporary file is removed, nothing else is
+    touched, and :class:`CheckpointError` names the cause.
     """
-    temporary = path.with_name(temporary_name(path.name))
+    temporary = path.with_name(names.temporary_name(path.name))
     try:
         fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
+            _sweep(path.parent, os.fstat(fd).st_mtime)
             yield fd
             os.fsync(fd)
         finally:
@@ -130,3 +133,21 @@ def _not_written(path: Path, step: int, error: OSError) -> CheckpointError:
         " untouched",
         transient=True,
     )
+
+
+_FOREIGN_IDLE_S = 600.0
+"""A temporary file of another host, whose writer is invisible here, is dead if nothing was written for this long."""
+
+
+def _sweep(directory: Path, now_s: float) -> None:
+    """Remove the temporary files of dead writers. ``now_s`` is the file system's time, not this host's."""
+    for temporary in names.temporaries(directory):
+        with suppress(OSError):
+            if _is_dead(temporary, now_s):
+                temporary.path.unlink()
+
+
+def _is_dead(temporary: names.Temporary, now_s: float) -> bool:
+    if temporary.host == socket.gethostname():
+        return names.started_ticks(temporary.pid) != temporary.started
+    return now_s - temporary.path.stat().st_mtime > _FOREIGN_IDLE_S

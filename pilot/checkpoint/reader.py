@@ -22,15 +22,15 @@ class _Room:
 
     Parameters
     ----------
-    flat : the bytes of the kept rows; None: nothing is kept
-    rows : which they are; None: all
+    flat : the bytes of the wanted rows; None: bytes are only read
+    rows : the wanted rows; None: all
     """
 
     def __init__(self, flat: Bytes | None, row_bytes: int, rows: Rows | None) -> None:
         self._flat, self._row_bytes, self._rows = flat, row_bytes, rows
 
     def of(self, piece: RowRange) -> Bytes | int:
-        """The memory to read ``piece`` into; its size, if it is only to be read."""
+        """The memory for ``piece``; its size, if it is only read."""
         size = (piece.stop - piece.start) * self._row_bytes
         if self._flat is None:
             return size
@@ -63,7 +63,7 @@ def opened(path: Path) -> Iterator[tuple[OpenFile, Structure]]:
 
 
 Wanted = Callable[[str, tuple[int, ...]], Rows | None]
-"""Which rows of the dataset of that name and shape are wanted; None: all."""
+"""Returns the wanted rows of the dataset of that name and shape; None: all."""
 
 
 def everything(_name: str, _shape: tuple[int, ...]) -> Rows | None:
@@ -75,8 +75,8 @@ def load(path: Path, uid: str | None = None, wanted: Wanted = everything) -> tup
     """The structure and the state; :class:`Damaged` at the first problem, or if it belongs to another trainer than
     ``uid`` (None: any).
 
-    Everything is read and verified, and the ``wanted`` rows of each dataset are kept. Memory never holds more than the
-    kept rows and one piece.
+    Everything is read and verified, but only the ``wanted`` rows of each dataset are returned. Memory never holds more
+    than these rows and one piece.
     """
     arrays: dict[str, Any] = {}
 
@@ -116,8 +116,8 @@ def verify(path: Path) -> list[str]:
 def _problems(
     index: OpenFile, structure: Structure, place: Callable[[str, DatasetShare], _Room], *, thorough: bool
 ) -> Iterator[str]:
-    """Read every piece of every dataset into the memory from ``place``; yields what is wrong, one line each.
-    ``thorough``: also check what matters only to other readers. We need only the bytes.
+    """Read every piece of every dataset into the memory from ``place``; yields the problems, one line each.
+    ``thorough``: read from the disk, and check the links that only other readers need.
     """
     with ExitStack() as stack:
         files = {"": index}
@@ -169,7 +169,7 @@ def _check_name(path: Path, structure: Structure) -> None:
         raise Damaged(f"{path.name}: it holds generation {structure.generation}, step {structure.step}")
     if structure.part or (structure.parts and not _spread(structure.datasets)):
         raise Damaged(f"{path.name}: it is one part of a checkpoint; open the file without 'part' in its name")
-    if missing := [name for name, share in structure.datasets.items() if not share.is_whole]:
+    if missing := [name for name, share in structure.datasets.items() if not share.is_complete]:
         raise Damaged(f"{path.name}: rows are missing from dataset '{missing[0]}'")
 
 

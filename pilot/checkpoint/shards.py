@@ -1,8 +1,8 @@
 """Sharded tensors, of which a process holds some rows: a model that ``fully_shard`` divides over a node's processes.
 
 Process i of L has rows [i·c, (i + 1)·c) of n, with c = ⌈n / L⌉; the last processes have fewer, or none
-(``torch.chunk``). In a state, a shard is a leaf with the local rows; it is saved as rows of the whole tensor, so that a
-checkpoint does not depend on the number of processes.
+(``torch.chunk``). In a state, a shard is a leaf with the local rows; it is saved as rows of the complete tensor, so
+that a checkpoint does not depend on the number of processes.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Which rows of a tensor of shape ``whole`` a shard has: from ``first`` on, ``count`` of them."""
+    """The rows of a tensor of shape ``full_shape`` in a shard: from ``first`` on, ``count`` of them."""
 
-    whole: tuple[int, ...]
+    full_shape: tuple[int, ...]
     first: int
     count: int
 
@@ -57,11 +57,11 @@ def why_no_rows(tensor: torch.Tensor) -> str | None:
     return f"is a DTensor that is not divided by rows (its placements are {placements}): store a plain tensor"
 
 
-def rows_on(whole: tuple[int, ...], rank: int, size: int) -> Rows:
+def rows_on(full_shape: tuple[int, ...], rank: int, size: int) -> Rows:
     """The rows of process ``rank`` of ``size``."""
-    each = -(-whole[0] // size)
-    first = min(each * rank, whole[0])
-    return Rows(whole, first, min(each * (rank + 1), whole[0]) - first)
+    each = -(-full_shape[0] // size)
+    first = min(each * rank, full_shape[0])
+    return Rows(full_shape, first, min(each * (rank + 1), full_shape[0]) - first)
 
 
 def padded_numel(tensor: torch.Tensor) -> int:
@@ -90,5 +90,5 @@ def like(tensor: torch.Tensor, local: torch.Tensor) -> torch.Tensor:
 
 def summed_up(value: torch.Tensor) -> float:
     """The value of a scalar that may be a partial result on each process."""
-    whole: torch.Tensor = value.full_tensor() if is_sharded(value) else value  # type: ignore[attr-defined]  # of DTensor
-    return float(whole)
+    total: torch.Tensor = value.full_tensor() if is_sharded(value) else value  # type: ignore[attr-defined]  # of DTensor
+    return float(total)

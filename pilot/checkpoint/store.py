@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,45 +18,33 @@ from pilot.checkpoint import names, publish, rawio, reader
 from pilot.checkpoint.names import Age, FileEntry
 from pilot.checkpoint.openfile import Damaged, open_file
 from pilot.checkpoint.own_directory import held
-from pilot.checkpoint.parts import publish_index, write_part
-from pilot.checkpoint.publish import Retention
 from pilot.checkpoint.rawio import uncollected
 from pilot.checkpoint.reader import Wanted, everything
+from pilot.checkpoint.retention import Retention, was_read
 from pilot.checkpoint.tree import Encoded
-from pilot.core.errors import CheckpointError, Unreadable, UserError
+from pilot.core.errors import CheckpointError, Unreadable
 from pilot.host.private_folder import shown
-
-__all__ = [
-    "Loaded",
-    "Written",
-    "listing",
-    "load",
-    "load_newest",
-    "next_step_of",
-    "remove_part",
-    "set_apart",
-    "verify",
-    "write",
-    "write_index",
-    "write_next_step",
-    "write_part",
-]
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A published checkpoint."""
+    """A published checkpoint, or a part, which only its index makes one."""
 
     path: Path
     bytes: int
     seconds: float
 
 
-Told = Callable[[Written], None]
+OnPublish = Callable[[Written], None]
 
 
-def _nobody(_written: Written) -> None:
-    """Nobody is told."""
+def _ignore(_written: Written) -> None:
+    """Do nothing with a published checkpoint."""
+
+
+def everything_shared(_path: str) -> bool:
+    """Whether all ranks hold the same state: always."""
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +66,7 @@ def write(
     kept: int,
     agreed_step: int | None = None,
     uid: str = "",
-    told: Told = _nobody,
+    on_publish: OnPublish = _ignore,
     given_up: int = 0,
 ) -> Written:
     """Publish ``state`` as one file; then keep the last ``kept`` checkpoints and remove the files of dead writers.
@@ -88,7 +77,7 @@ def write(
     kept : how many checkpoints to keep, at least 1
     agreed_step : the newest one up to this step is kept as well (None: not needed)
     uid : of the trainer; "" if the folder belongs to none
-    told : called as soon as it is published, before older ones are removed: for that it may have to be read back
+    on_publish : called before older checkpoints are removed, for which the new one may have to be read back
     given_up : older ones of generations up to this one neither count nor are removed
 
     Raises
@@ -96,15 +85,56 @@ def write(
     CheckpointError : a value cannot be stored, the folder is another trainer's, or writing fails; existing files are
         untouched
     """
+    age, keep = Age(generation, step), Retention(kept, agreed_step, given_up)
+    write = partial(publish.state, age=age, state=state, uid=uid)
+    name, tidy = names.checkpoint_name(*age), partial(keep.tidy, newest=age)
+    return _publish(directory, name, uid, write, on_publish, tidy)
+
+
+def write_part(
+    directory: Path,
+    generation: int,
+    step: int,
+    part: int,
+    parts: int,
+    state: Mapping[str, Any] | Encoded,
+    shared: Callable[[str], bool] = everything_shared,
+    uid: str = "",
+) -> Written:
+    """Publish share ``part`` of ``parts`` of ``state``.
+
+    Of a sharded tensor, all rows in ``state`` are written: see :func:`pilot.checkpoint.publish.own_rows`.
+
+    Arrays whose path ``shared`` accepts are the same on all ranks: each part has a checksum of all of them, and the
+    shares have equal sizes in bytes, up to one row. Values of a single rank (buffers, random states, scalars) are taken
+    from part 0.
+
+    Raises
+    ------
+    CheckpointError : a value cannot be stored, or writing fails
+    """
     age = Age(generation, step)
-    return _written(
-        directory,
-        age,
-        uid,
-        lambda place: publish.single(place, generation, step, state, uid),
-        told,
-        Retention(kept, agreed_step, given_up),
-    )
+    write = partial(publish.part, age=age, part=part, parts=parts, state=state, shared=shared, uid=uid)
+    return _publish(directory, names.part_name(*age, part, parts), uid, write)
+
+
+def _publish(
+    directory: Path,
+    name: str,
+    uid: str,
+    write: Callable[[Path], int],
+    on_publish: OnPublish = _ignore,
+    tidy: Callable[[Path], None] = lambda _place: None,
+) -> Written:
+    """Hold ``directory`` while ``write`` publishes the file ``name`` there, and ``tidy`` removes obsolete ones."""
+    started_s = time.monotonic()
+    with held(directory, uid, make=True) as place:
+        with uncollected():
+            size = write(place)
+        written = Written(directory / name, size, time.monotonic() - started_s)
+        on_publish(written)
+        tidy(place)
+    return written
 
 
 def write_index(
@@ -115,7 +145,7 @@ def write_index(
     kept: int,
     agreed_step: int | None = None,
     uid: str = "",
-    told: Told = _nobody,
+    on_publish: OnPublish = _ignore,
     given_up: int = 0,
 ) -> Written:
     """Combine ``parts`` published parts into a checkpoint; then clean up like :func:`write`.
@@ -124,19 +154,14 @@ def write_index(
     ------
     CheckpointError : a part is missing or belongs to another state or trainer, or writing fails
     """
-    age = Age(generation, step)
-    return _written(
-        directory,
-        age,
-        uid,
-        lambda place: publish_index(place, generation, step, parts, uid),
-        told,
-        Retention(kept, agreed_step, given_up),
-    )
+    age, keep = Age(generation, step), Retention(kept, agreed_step, given_up)
+    write = partial(publish.index, age=age, parts=parts, uid=uid)
+    name, tidy = names.checkpoint_name(*age), partial(keep.tidy, newest=age)
+    return _publish(directory, name, uid, write, on_publish, tidy)
 
 
 def write_next_step(directory: Path, generation: int, step: int, block: bytes, uid: str = "") -> None:
-    """Publish what is known of the step after a checkpoint, beside it. The file is removed with the checkpoint.
+    """Publish ``block``, about the step after a checkpoint, beside it. The file is removed with the checkpoint.
 
     Raises
     ------
@@ -150,8 +175,8 @@ def write_next_step(directory: Path, generation: int, step: int, block: bytes, u
 
 
 def next_step_of(path: Path, uid: str = "") -> bytes:
-    """What lies beside the checkpoint of trainer ``uid`` at ``path``; b"": nothing. :class:`Unreadable` if that cannot
-    be known now."""
+    """Return the block beside the checkpoint of trainer ``uid`` at ``path``; b"": there is none. :class:`Unreadable` if
+    that cannot be known now."""
     age = names.age_of(path.name)
     if age is None:
         return b""
@@ -167,7 +192,7 @@ def next_step_of(path: Path, uid: str = "") -> bytes:
         raise Unreadable(f"{path.name}, of the step after it: {error.strerror}") from None
 
 
-def set_apart(directory: Path, step: int, uid: str = "", given_up: int = 0) -> Path | None:
+def set_aside(directory: Path, step: int, uid: str = "", given_up: int = 0) -> Path | None:
     """Rename the checkpoints of steps after ``step``, so that nobody resumes from them; returns the newest left. Those
     of generations up to ``given_up`` are the user's."""
     with held(directory, uid, make=True) as place:
@@ -236,7 +261,7 @@ def _newest(
                 continue
             try:
                 loaded = _loaded(entry.path, list(skipped.items()), uid, wanted)
-                publish.was_read(directory, entry.age)
+                was_read(directory, entry.age)
                 return loaded
             except Damaged as error:
                 skip(entry.path, str(error).removeprefix(f"{entry.path.name}: "))
@@ -263,22 +288,6 @@ def verify(path: Path) -> list[str]:
 def listing(directory: Path) -> list[FileEntry]:
     """The checkpoints in ``directory``, newest first (parts and temporary files are not checkpoints)."""
     return names.checkpoints(directory)
-
-
-def _written(
-    directory: Path, age: Age, uid: str, publication: Callable[[Path], int], told: Told, keep: Retention
-) -> Written:
-    if keep.kept < 1:
-        raise UserError(f"at least 1 checkpoint must be kept, got {keep.kept}")
-    started_s = time.monotonic()
-    with held(directory, uid, make=True) as place:
-        with uncollected():
-            size = publication(place)
-        path = directory / names.checkpoint_name(age.generation, age.step)
-        written = Written(path, size, time.monotonic() - started_s)
-        told(written)
-        publish.tidy(place, age, keep)
-    return written
 
 
 @uncollected()

@@ -48,7 +48,7 @@ class RowRange:
 
 @dataclass(frozen=True, slots=True)
 class DatasetShare:
-    """Where each piece of a dataset is. ``shape`` is the whole dataset's."""
+    """Where each piece of a dataset is. ``shape`` is the complete dataset's."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -60,7 +60,7 @@ class DatasetShare:
         return rows_of(self.shape)
 
     @property
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether the pieces cover all of its rows."""
         ends = [0, *(piece.stop for piece in self.pieces)]
         return [piece.start for piece in self.pieces] == ends[:-1] and ends[-1] == self.rows

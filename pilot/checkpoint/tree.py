@@ -42,7 +42,7 @@ _PLAIN = re.compile(rf"[\w-][\w.-]{{,{_MAX_NAME - 1}}}", re.ASCII)
 
 
 class Unstorable(CheckpointError):
-    """A value that cannot be stored. ``keys`` lead to it, ``what`` says why not, and what to do instead."""
+    """A value that cannot be stored. ``keys`` lead to it, ``what`` is the reason and the advice."""
 
     def __init__(self, what: str) -> None:
         super().__init__(what)
@@ -189,7 +189,7 @@ class _Encoder:
     def _array(self, value: np.ndarray[Any, Any], path: str) -> str:
         if why := leaves.why_no_array(value):
             raise Unstorable(why)
-        return self._leaf(path, dtypes.numpy_name(value.dtype), value)
+        return self._leaf(path, value.dtype.str, value)
 
     def _bytes(self, value: bytes, path: str) -> str:
         self.leaves[path] = Leaf(path, "|u1", (len(value),), np.frombuffer(value, np.uint8))
@@ -229,7 +229,7 @@ def _numpy_scalar(value: np.generic) -> Any:
         return {"bytes_": bytes.hex(value)}
     if value.dtype.kind == "V":
         raise Unstorable(f"is of type numpy.{type(value).__name__}; {_advice(value)}")
-    return {"number": [dtypes.numpy_name(value.dtype), value.tobytes().hex()]}
+    return {"number": [value.dtype.str, value.tobytes().hex()]}
 
 
 _WRITTEN: dict[type, Callable[[Any], Any]] = {str: _text, int: _integer, float: _float}

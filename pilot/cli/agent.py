@@ -46,11 +46,10 @@ LEAST_FILE_BYTES = 128 << 20
     metavar="NAME",
     envvar="PILOT_FABRIC",
     default="tcp",
-    show_default=True,
     help="libfabric provider for MPI.  [env: PILOT_FABRIC]",
 )
 @click.option(
-    "--python", metavar="PATH", default=sys.executable, help="Interpreter to start in advance (default: the agent's)."
+    "--python", metavar="PATH", default=sys.executable, show_default="this one", help="Interpreter to start in advance."
 )
 @click.option(
     "--walltime-end",
@@ -77,8 +76,8 @@ def command(
     """Join a pool with this node, and train for it until told to leave.
 
     Runs in the foreground and logs to stderr. A signal (TERM, INT, USR1, …) counts as a preemption notice: the agent
-    tells the coordinator, hands over its work and leaves within the grace period. Exit status 0 if it left cleanly, 2
-    if it was refused or the input is wrong.
+    passes it on to the coordinator, hands over its work and leaves within the grace period. Exit status 0 if it left
+    cleanly, 2 if it was refused or the input is wrong.
     """
     if signal.getsignal(signal.SIGTERM) is signal.SIG_IGN:
         # The parent shell ignores SIGTERM (launchers.steps.PBS_SHELL); until we handle it ourselves, it should end us.

@@ -40,8 +40,8 @@ REPLY_TIMEOUT_S = 30.0
 
 def _run_dir_option(default: str) -> Callable[[Function], Function]:
     kind = Folder(file_okay=False, path_type=Path)
-    said = f"The pool's run directory (default: {default})."
-    return click.option("--run-dir", type=kind, envvar="PILOT_RUN_DIR", help=said)
+    text = f"The pool's run directory (default: {default})."
+    return click.option("--run-dir", type=kind, envvar="PILOT_RUN_DIR", help=text)
 
 
 run_dir_option = _run_dir_option("that of the one pool that is up")
@@ -78,22 +78,17 @@ def find_run_dir(given: Path | None, *, past: bool = False) -> Path:
         check_readable(root)
         return root
     up = running_pools() or [folder for folder in _default_folders() if is_abandoned(RunDir(folder))]
-    if not up:
-        were = [folder for folder in _default_folders() if is_past(folder)] if past else []
-        if len(were) == 1:
-            return were[0]
-        if were:
-            names = ", ".join(map(str, were))
-            raise UserError(f"no pool is up; earlier pools: {names}; choose one with --run-dir or PILOT_RUN_DIR")
-        earlier = ", or continues an earlier one (pilot pools --all lists them)" if known_pools() else ""
-        raise UserError(f"no pool is up; pilot up starts one{earlier}")
-    if len(up) > 1:
-        names = ", ".join(map(str, up))
-        raise UserError(f"several pools are up: {names}; choose one with --run-dir or PILOT_RUN_DIR")
-    return up[0]
+    found = up or [folder for folder in _default_folders() if past and is_past(folder)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        which, names = "several pools are up" if up else "no pool is up; earlier pools", ", ".join(map(str, found))
+        raise UserError(f"{which}: {names}; choose one with --run-dir or PILOT_RUN_DIR")
+    earlier = ", or continues an earlier one (pilot pools --all lists them)" if known_pools() else ""
+    raise UserError(f"no pool is up; pilot up starts one{earlier}")
 
 
-def what_happened(rundir: RunDir) -> Contents:
+def journal_of(rundir: RunDir) -> Contents:
     """The journal of a pool, up or down, as far as it is readable.
 
     Raises
@@ -187,8 +182,8 @@ def is_past(run_dir: Path) -> bool:
     return rundir.journal.exists() and not rundir.connection.exists()
 
 
-def told_by(run_dir: Path) -> PoolClient | PastPool:
-    """A source of information about the pool in ``run_dir``: its coordinator, or its journal if it is down."""
+def any_pool_at(run_dir: Path) -> PoolClient | PastPool:
+    """The pool in ``run_dir``, for requests that only read: its coordinator, or its journal if it is down."""
     if not is_past(run_dir):
         return pool_at(run_dir)
     from pilot.service.requests.ended_pool import PastPool

@@ -36,10 +36,10 @@ def _offered(
 
     given = context.params.get("run_dir")
     try:
-        told = ask(pool_at(find_run_dir(given and Path(given)), ANSWER_TIMEOUT_S))
+        answer = ask(pool_at(find_run_dir(given and Path(given)), ANSWER_TIMEOUT_S))
     except (PilotError, OSError):
         return []
-    return [CompletionItem(name, help=state) for name, state in told.items() if name.startswith(begun)]
+    return [CompletionItem(name, help=state) for name, state in answer.items() if name.startswith(begun)]
 
 
 def sites(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -17,7 +16,7 @@ from typing import Any
 
 import click
 
-from pilot.cli.options import Count, FiniteRange, for_script, json_option, mention_our_options, to_json
+from pilot.cli.options import Count, FiniteRange, for_script, json_option, mention_our_options, python_option, to_json
 from pilot.core.errors import UserError
 from pilot.core.pool.evidence import headline, last_words
 
@@ -25,15 +24,11 @@ _START_S = 90.0
 
 
 @click.command("check", context_settings={"allow_interspersed_args": False})
-@click.option(
-    "--python", metavar="PATH", default=sys.executable, help="Interpreter for the script (default: this one)."
-)
-@click.option("--epochs", type=Count(), default=3, show_default=True, help="Most epochs that are run.")
-@click.option("--steps", type=Count(2), default=6, show_default=True, help="Most steps of each that are run.")
-@click.option(
-    "--limit-s", type=FiniteRange(min=0), default=600.0, show_default=True, help="Time limit for the whole check."
-)
-@click.option("--writes", is_flag=True, help="Run the script even if what it writes cannot be kept from your files.")
+@python_option
+@click.option("--epochs", type=Count(), default=3, help="Most epochs that are run.")
+@click.option("--steps", type=Count(2), default=6, help="Most steps of each that are run.")
+@click.option("--limit-s", type=FiniteRange(min=0), default=600.0, help="Time limit for the check.")
+@click.option("--writes", is_flag=True, help="Run the script even if its output cannot be kept out of your files.")
 @click.argument("script", type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @json_option
@@ -50,8 +45,8 @@ def command(
     """Check that SCRIPT ARGUMENTS trains the same on changing nodes as undisturbed. Exit status 1 if it does not.
 
     Runs the script for a few short epochs, on the CPU: alone, then on two nodes, with nodes that join, die in the
-    middle of a step, and resume. Compares what it has trained after each step, and says in which case it first
-    differs, in what, and why that usually is. Dropout and batch norm differ between nodes by design: they are
+    middle of a step, and resume. Compares the trained state after each step, and names the first case that differs,
+    the difference, and its usual cause. Dropout and batch norm differ between nodes by design: they are
     disabled, and listed. The script sees your files, but what it writes is thrown away, and it has no network.
 
     \b
@@ -91,7 +86,7 @@ def command(
 def _run(
     python: str, environment: Mapping[str, str], job: dict[str, Any], progress: Callable[[str], None]
 ) -> tuple[dict[str, Any], str]:
-    """Return the verdict of a process that checks; or nothing, and why there is none."""
+    """Return the verdict of a process that checks the script; without one, nothing and the reason."""
     from pilot.host import proc, sandbox
 
     program = [python, "-P", "-m", "pilot.train.check.program"]
@@ -130,10 +125,10 @@ def _run(
         proc.kill([*proc.tree(process.pid), *proc.session(process.pid)])
         process.stdout.close()
         process.wait()
-    said = log.read_text(errors="replace")
-    if "Traceback" in said:
-        raise UserError(f"{python} cannot run the check: {headline(last_words(said))}")
-    return {}, why or said.strip() or f"its process ended with status {process.returncode}"
+    output = log.read_text(errors="replace")
+    if "Traceback" in output:
+        raise UserError(f"{python} cannot run the check: {headline(last_words(output))}")
+    return {}, why or output.strip() or f"its process ended with status {process.returncode}"
 
 
 def _show_progress(text: str) -> None:

@@ -71,7 +71,7 @@ class CheckpointShown(Answer, frozen=True):
     path: str  #: the path of the file
     generation: int  #: the generation of the group that wrote it
     step: int  #: steps done
-    files: list[str]  #: the names of its parts
+    files: tuple[str, ...]  #: the names of its parts
     bytes: int  #: the total size of its files
     written_s: float  #: when it was written, in seconds since 1970
     datasets: list[Dataset]  #: its arrays
@@ -111,7 +111,13 @@ def ls(paths: tuple[str, ...], run_dir: Path | None) -> tuple[Any, ...]:
 
 def _list(rows: Sequence[CheckpointRow]) -> None:
     for row in rows:
-        click.echo(f"{row.path}  {row.problem}" if row.problem else _line(row), err=bool(row.problem))
+        click.echo(f"{row.path}  {row.problem or _summary_text(row)}", err=bool(row.problem))
+
+
+def _summary_text(row: CheckpointRow) -> str:
+    written = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row.written_s))
+    parts = f"  in {len(row.files)} parts" if len(row.files) > 1 else ""
+    return f"generation {row.generation}  step {row.step}  {row.bytes:,} B  {written}{parts}"
 
 
 @command.command("verify")
@@ -159,7 +165,7 @@ def show(path: str, run_dir: Path | None) -> tuple[Any, ...]:
 
     with _refused():
         described = describe(_files(path, run_dir)[0])
-    return _told(described), lambda: _show(described)
+    return _full(described), lambda: _show(described)
 
 
 def _show(described: Description) -> None:
@@ -202,7 +208,7 @@ def _refused() -> Iterator[None]:
 
 
 def _files(given: str, run_dir: Path | None) -> list[Path]:
-    """The checkpoints that ``given`` names; never empty."""
+    """The checkpoints that ``given`` names, at least one."""
     from pilot.checkpoint import store
 
     path = _place(given, run_dir)
@@ -210,14 +216,17 @@ def _files(given: str, run_dir: Path | None) -> list[Path]:
         return [path]
     if entries := store.listing(path):
         return [entry.path for entry in entries]
-    raise UserError(f"no checkpoint in {shown(path)}; their names look like g000003-s00001200.h5")
+    raise UserError(f"no checkpoint in {shown(path)}; their names are like g000003-s00001200.h5")
 
 
 def _place(given: str, run_dir: Path | None) -> Path:
     """A checkpoint, a directory of checkpoints, or that of the trainer with this name; an existing path comes first."""
     path = Path(given)
-    if path.exists():
-        return path
+    try:
+        if path.exists():
+            return path
+    except OSError as error:  # the name is too long, say
+        raise UserError(f"cannot read {given}: {error.strerror}") from None
     if path.name != given:
         raise UserError(f"no such file: {given}")
     root = find_run_dir(run_dir, past=True)
@@ -235,30 +244,24 @@ def _summary(path: Path) -> CheckpointRow:
         described = describe(path)
     except CheckpointError as error:
         return CheckpointRow(path=str(shown(path)), problem=str(error))
-    return CheckpointRow(
-        path=str(shown(path)),
-        generation=described.generation,
-        step=described.step,
-        bytes=described.bytes,
-        files=tuple(file.name for file in described.files),
-        written_s=described.written_s,
-    )
+    return CheckpointRow(**_facts(described))
 
 
-def _line(row: CheckpointRow) -> str:
-    written = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row.written_s))
-    parts = f"  in {len(row.files)} parts" if len(row.files) > 1 else ""
-    return f"{row.path}  generation {row.generation}  step {row.step}  {row.bytes:,} B  {written}{parts}"
+def _facts(described: Description) -> dict[str, Any]:
+    """The fields that its row in a list and its description share."""
+    return {
+        "path": str(shown(described.path)),
+        "generation": described.generation,
+        "step": described.step,
+        "files": tuple(file.name for file in described.files),
+        "bytes": described.bytes,
+        "written_s": described.written_s,
+    }
 
 
-def _told(described: Description) -> CheckpointShown:
+def _full(described: Description) -> CheckpointShown:
     return CheckpointShown(
-        path=str(shown(described.path)),
-        generation=described.generation,
-        step=described.step,
-        files=[file.name for file in described.files],
-        bytes=described.bytes,
-        written_s=described.written_s,
+        **_facts(described),
         datasets=[Dataset(name=r.name, dtype=r.dtype, shape=list(r.shape), bytes=r.bytes) for r in described.datasets],
         aliases=described.aliases,
         values={name: _plain(value) for name, value in described.values.items()},

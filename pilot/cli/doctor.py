@@ -1,26 +1,46 @@
-"""``pilot doctor``: what would go wrong here, and how to fix it."""
+"""``pilot doctor``: what would go wrong here, and how to fix it; with ``--pilots N`` a real pool shows whether the
+site's pilots can work together."""
 
 from __future__ import annotations
 
+import importlib.util
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from pilot.cli.asking import site_run_dir_option
+from pilot.cli.asking import pool_at, site_run_dir_option
+from pilot.cli.control import wait_until_gone
 from pilot.cli.options import Count, FiniteRange, json_option, site_option, to_json
-
-if TYPE_CHECKING:
-    from pilot.doctor.finding import Finding
+from pilot.cli.submit import launch
+from pilot.cli.up import coordinator_command, start
+from pilot.core.errors import PilotError
+from pilot.core.ids import TrainerId
+from pilot.core.trainer.spec import Checking
+from pilot.core.trainer.trainer import Phase
+from pilot.doctor.finding import Finding, Findings, fail, ok
+from pilot.host import private_folder as own_folder
+from pilot.protocol.pool_status import PoolStatus
+from pilot.rundir import trainer_folder
+from pilot.rundir.rundir import RunDir, default_path
+from pilot.site.site_files import SiteFile, load_site_file
+from pilot.submission.submission import Submission
 
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
+POLL_S = 0.5
+DRAIN_LIMIT_S = 300.0
 
 
 @click.command("doctor")
 @site_option
 @click.option("--pilots", type=Count(), help="Also submit this many pilots and train across them.")
-@click.option("--limit-s", type=FiniteRange(min=0), default=600.0, show_default=True, help="Timeout for these pilots.")
+@click.option("--limit-s", type=FiniteRange(min=0), default=600.0, help="Timeout for these pilots.")
 @site_run_dir_option
 @json_option
 def command(site: str, run_dir: Path | None, pilots: int | None, limit_s: float, as_json: bool) -> int:
@@ -37,19 +57,15 @@ def command(site: str, run_dir: Path | None, pilots: int | None, limit_s: float,
       pilot doctor --site polaris
       pilot doctor --site polaris --pilots 2
     """
-    from pilot.cli.doctor_pilots import try_kill_delay, try_pilots
     from pilot.doctor.checks import examine
-    from pilot.doctor.finding import Findings
-    from pilot.rundir.rundir import default_path
-    from pilot.site.site_files import load_site_file
 
     site_file = load_site_file(site)
     loaded = site_file.site
     findings = []
-    seen = examine(loaded, (run_dir or default_path(loaded.name)).absolute())
+    found = examine(loaded, (run_dir or default_path(loaded.name)).absolute())
     if pilots is not None:
-        seen = chain(seen, try_pilots(site, pilots, limit_s), try_kill_delay(site_file, limit_s))
-    for finding in seen:
+        found = chain(found, try_pilots(site, pilots, limit_s), try_kill_delay(site_file, limit_s))
+    for finding in found:
         findings.append(finding)
         if not as_json:
             _print(finding)
@@ -62,3 +78,91 @@ def _print(finding: Finding) -> None:
     remedy = f"; {finding.remedy}" if finding.remedy else ""
     grade = click.style(f"{finding.grade:4}", fg=_COLOURS[finding.grade])
     click.echo(f"{grade}  {finding.check:14}  {finding.seen}{remedy}")
+
+
+def try_pilots(site: str, pilots: int, limit_s: float) -> Iterator[Finding]:
+    """Submit ``pilots`` pilots, train across them twice, drain; yields what worked, or did not in ``limit_s``."""
+    with _folder() as root:
+        try:
+            start(root, coordinator_command(root, site, pilots))
+        except PilotError as error:
+            yield fail("coordinator", str(error), "fix this first")
+            return
+        try:
+            yield from _train_twice(root, pilots, time.monotonic() + limit_s)
+        finally:
+            pool_at(root).down()
+            wait_until_gone(root, DRAIN_LIMIT_S)
+
+
+def try_kill_delay(site_file: SiteFile, limit_s: float) -> Iterator[Finding]:
+    """How long a pilot lives after TERM, on a PBS queue that does not publish it."""
+    from pilot.doctor.kill_delay import tried
+    from pilot.doctor.queue_checks import shows_kill_delay
+
+    if site_file.site.scheduler == "pbspro" and not shows_kill_delay(site_file.site):
+        with _folder() as folder:
+            yield from tried(site_file, folder, limit_s)
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    """A folder beside the user's run directories, so that nodes see it exactly as they see a real one."""
+    parent = default_path("doctor").parent
+    own_folder.make(parent)
+    with tempfile.TemporaryDirectory(prefix="doctor-", dir=parent) as folder:
+        yield Path(folder)
+
+
+def _train_twice(root: Path, pilots: int, deadline_s: float) -> Iterator[Finding]:
+    status = _until(root, deadline_s, lambda s: len(s.pool) >= pilots)
+    if status is None:
+        seen = pool_at(root).status()
+        held = f"{len(seen.pool)} of {pilots} pilots started; {'; '.join(seen.remarks) or 'no message from the queue'}"
+        yield fail("pilots", held, f"see {root / 'pilots'} and the queue: can the nodes reach {seen.endpoint}?")
+        return
+    took_s = max(node.joined_s for node in status.pool)
+    yield ok("pilots", f"{pilots} started within {took_s:.1f} s, and each answers (connected in both directions)")
+    for name, what in (("cold", "cold start (torch is imported)"), ("warm", "warm start (from the fork server)")):
+        yield from _train(root, name, what, pilots, deadline_s)
+
+
+def _train(root: Path, name: str, what: str, pilots: int, deadline_s: float) -> Iterator[Finding]:
+    script = importlib.util.find_spec("pilot.doctor.node_script")
+    assert script is not None and script.origin is not None
+    submitted = launch(Path(script.origin), [], sys.executable, ())
+    given = Submission(name=name, min_nodes=pilots, max_nodes=pilots, launch=submitted, check=Checking.OFF)
+    pool_at(root).submit(given)
+    status = _until(root, deadline_s, lambda s: s.trainer(name).phase in (Phase.FINISHED, Phase.FAILED))
+    row = (status or pool_at(root).status()).trainer(name)
+    if row.phase is not Phase.FINISHED:
+        seen = f"the test trainer is {row.phase}: {row.reason or '; '.join(row.remarks) or 'no group formed'}"
+        yield fail(
+            name, seen, "see docs/sites.md on interface and fabric; bind MPI to an interface that all nodes share"
+        )
+        return
+    assert row.started_s is not None  # it has finished
+    if name == "cold":
+        yield from _nodes(root, name)
+    yield ok(name, f"{what}: {row.started_s - row.submitted_s:.1f} s until {pilots} nodes trained together")
+    if name == "warm" and (step_s := row.metrics["step_s"]) is not None:
+        yield ok("allreduce", f"8 MB over {pilots} nodes: {1e3 * step_s:.1f} ms a step")
+
+
+def _nodes(root: Path, trainer: str) -> Iterator[Finding]:
+    """What the test trainer found on each of its nodes: GPUs, and how fast data moves within the node."""
+    with trainer_folder.held_here(RunDir(root).trainer(TrainerId(trainer)) / "logs") as logs:
+        for file in sorted(logs.glob("node-*.json")):
+            host, *lines = json.loads(file.read_bytes())
+            for line in lines:
+                yield ok("node", f"{host}: {line}")
+
+
+def _until(root: Path, deadline_s: float, reached: Callable[[PoolStatus], bool]) -> PoolStatus | None:
+    """The first status for which ``reached`` holds; None if the deadline passes first."""
+    while time.monotonic() < deadline_s:
+        status = pool_at(root).status()
+        if reached(status):
+            return status
+        time.sleep(POLL_S)
+    return None

@@ -1,4 +1,4 @@
-"""``pilot events`` and ``pilot report``: what happened in a pool, one sentence per event, or as one HTML page."""
+"""Commands that read a pool's journal: ``pilot events``, ``pilot report``, ``pilot ledger``."""
 
 from __future__ import annotations
 
@@ -6,19 +6,21 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from pilot.cli import candidates
-from pilot.cli.asking import BACK_S, in_any_pool, is_past, what_happened
-from pilot.cli.options import Count, json_option, page_option
+from pilot.cli.asking import BACK_S, in_any_pool, is_past, journal_of
+from pilot.cli.options import Count, answers, json_option, page_option, trainer_argument
 from pilot.core.errors import UserError, one_line
+from pilot.core.ids import TrainerId
+from pilot.rundir import rundir as rundirs
+from pilot.rundir.rundir import RunDir
 
 if TYPE_CHECKING:
     from pilot.history.story import PoolEvent
     from pilot.rundir.entries import Entry
-    from pilot.rundir.rundir import RunDir
 
 POLL_S = 0.5
 
@@ -30,7 +32,7 @@ POLL_S = 0.5
 @in_any_pool
 @json_option
 def command(follow: bool, tail: int | None, trainer: str | None, root: Path, as_json: bool) -> None:
-    """Print what happened in a pool, up or down, from its journal: nodes, trainers, plans, checkpoints.
+    """Print the events of a pool, up or down, from its journal: nodes, trainers, plans, checkpoints.
 
     With --json, one line of JSON per event.
 
@@ -42,16 +44,15 @@ def command(follow: bool, tail: int | None, trainer: str | None, root: Path, as_
     from msgspec import json
 
     from pilot.history.story import Story
-    from pilot.rundir.rundir import RunDir
 
     rundir = RunDir(root)
-    story = Story(what_happened(rundir).header.started_unix_s)
+    story = Story(journal_of(rundir).header.started_unix_s)
     found = False
     for entries in _batches(rundir, follow):
-        told = (happening for entry in entries for happening in story.tell(entry))
-        for happening in deque((h for h in told if trainer in (None, h.trainer)), tail):
+        new = (event for entry in entries for event in story.events_of(entry))
+        for event in deque((event for event in new if trainer in (None, event.trainer)), tail):
             found = True
-            click.echo(json.encode(happening).decode() if as_json else _line(happening))
+            click.echo(json.encode(event).decode() if as_json else _line(event))
         tail = None  # print all later events
     if trainer is not None and not found:
         raise UserError(f"no events of a trainer named {trainer!r}; pilot ls --all lists the trainers")
@@ -72,24 +73,44 @@ def report(root: Path, output: Path | None) -> None:
     """
     from pilot.cli.show import write_page
     from pilot.history.page import render
-    from pilot.rundir.rundir import RunDir
     from pilot.service.requests.pool_report import life_of
 
-    contents = what_happened(RunDir(root))
+    contents = journal_of(RunDir(root))
     write_page(output or Path("report.html"), render(life_of(contents)))
+
+
+@click.command("ledger")
+@trainer_argument
+@in_any_pool
+@answers
+def ledger(root: Path, trainer: str) -> tuple[Any, ...]:
+    """Prove from the journal that TRAINER used every sample once per epoch, as far as it got. It may be training, or
+    ended; the pool may be up or down. Exit status 1 if that is not so.
+
+    \b
+    Example:
+      pilot ledger vit
+    """
+    from pilot.history.ledger import proof
+    from pilot.history.trainer_progress import ledgers
+
+    found = ledgers(journal_of(RunDir(root)).decisions).get(TrainerId(trainer))
+    if found is None:
+        raise UserError(f"no trainer named {trainer!r} in the journal; pilot ls --all lists the trainers")
+    verdict = proof(found)
+    return verdict, f"{trainer}: {verdict.text}", 0 if verdict.proved else 1
 
 
 def _batches(rundir: RunDir, follow: bool) -> Iterator[Iterable[Entry]]:
     """The journal's entries, each once and in order: existing ones, then new ones until the pool is down."""
     from pilot.rundir.journal import read_more
-    from pilot.rundir.rundir import owner
 
-    contents = what_happened(rundir)
+    contents = journal_of(rundir)
     yield contents.entries
     last, is_up, seen_s = contents.last, follow, time.monotonic()
     while is_up:
         time.sleep(POLL_S)
-        if owner(rundir) is not None:
+        if rundirs.owner(rundir) is not None:
             seen_s = time.monotonic()
         else:  # a crashed coordinator comes back
             is_up = not is_past(rundir.root) and time.monotonic() - seen_s < BACK_S
@@ -97,11 +118,11 @@ def _batches(rundir: RunDir, follow: bool) -> Iterator[Iterable[Entry]]:
             last = more
             yield more.entries
         else:
-            seen, contents = last.last_seq, what_happened(rundir)
+            seen, contents = last.last_seq, journal_of(rundir)
             last = contents.last
             yield (entry for entry in contents.entries if entry.seq > seen)
 
 
-def _line(happening: PoolEvent) -> str:
-    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(happening.unix_s))
-    return f"{at}  {one_line(happening.text)}"
+def _line(event: PoolEvent) -> str:
+    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event.unix_s))
+    return f"{at}  {one_line(event.text)}"

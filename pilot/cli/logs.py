@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from pilot.cli.asking import ENDED, in_any_pool, is_past, patiently, told_by
+from pilot.cli.asking import ENDED, any_pool_at, in_any_pool, is_past, patiently
 from pilot.cli.merged_logs import LogPiece, MergedLogs, newest, text_of
 from pilot.cli.options import Count, moment, trainer_argument
 from pilot.core.errors import UserError
@@ -18,6 +18,7 @@ from pilot.host.printable import printable, printable_output
 from pilot.protocol.pool_status import TrainerStatus
 from pilot.rundir import trainer_folder
 from pilot.rundir.log_marks import NO_RANK
+from pilot.rundir.rundir import RunDir, is_abandoned
 
 POLL_S = 0.5
 
@@ -65,8 +66,6 @@ def _trains(root: Path, trainer: str) -> bool:
 @contextmanager
 def log_folder(root: Path, trainer: str) -> Iterator[Path]:
     """Hold the folder of the trainer's logs; if the pool is down, the one in the run directory."""
-    from pilot.rundir.rundir import RunDir, is_abandoned
-
     if Path(trainer).name != trainer:
         raise UserError(f"not a trainer's name: {trainer!r}; see pilot ls")
     folder, rundir = root / "trainers" / trainer / "logs", RunDir(root)
@@ -85,15 +84,14 @@ def log_folder(root: Path, trainer: str) -> Iterator[Path]:
 
 def _row(root: Path, trainer: str) -> TrainerStatus | None:
     """The trainer's row; None if the pool does not list it, as it ended long ago or never existed."""
-    return next((row for row in told_by(root).trainers().trainers if row.trainer == trainer), None)
+    return next((row for row in any_pool_at(root).trainers().trainers if row.trainer == trainer), None)
 
 
 def newest_lines(root: Path, trainer: str, count: int) -> list[str]:
     """The last ``count`` lines of the trainer's processes, safe for a terminal."""
     with log_folder(root, trainer) as folder:
         found = newest(MergedLogs(folder, every_rank=True).grown(), count)
-    told = ((_whose(piece), _lines(text)) for piece, text in found if text)
-    return [f"{whose}{printable(line)}" for whose, lines in told for line in lines]
+    return [f"{_whose(piece)}{printable(line)}" for piece, text in found if text for line in _lines(text)]
 
 
 def _print(pieces: Iterable[tuple[LogPiece, bytes]]) -> bool:

@@ -44,8 +44,9 @@ COMMANDS = {
     "logs": "Print the output of a trainer's script.",
     "wait": "Wait for trainers to end.",
     "cancel": "End a trainer.",
-    "events": "Print what has happened in a pool; -f follows.",
+    "events": "Print the events of a pool; -f follows.",
     "report": "Write a pool's history as one HTML page.",
+    "ledger": "Prove that a trainer used every sample once per epoch.",
     "metrics": "Print or serve metrics for Prometheus.",
     "explain": "Explain why a trainer has the nodes that it has.",
     "demo": "Show it working on this machine: pilots, losses, recovery.",
@@ -60,10 +61,11 @@ COMMANDS = {
 """Name → one-line help. A table, so that ``pilot --help`` imports none of the commands."""
 
 PLACES = {
-    **{name: f"looking:{name}" for name in ("status", "ls", "nodes", "explain")},
-    **{name: f"steering:{name}" for name in ("cancel", "hold", "release", "rm", "scale")},
+    **{name: f"views:{name}" for name in ("status", "ls", "nodes", "explain", "pools")},
+    **{name: f"control:{name}" for name in ("cancel", "hold", "release", "rm", "scale", "wait", "down")},
     "resume": "submit:resume",
     "report": "events:report",
+    "ledger": "events:ledger",
     "completion": "candidates:completion",
     "replay": "research.replay:command",
     "trace": "research.trace:command",
@@ -93,7 +95,10 @@ class LazyGroup(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True}
+
+
+@click.group(cls=LazyGroup, context_settings=HELP)
 @click.version_option(__version__, prog_name="pilot")
 def cli() -> None:
     """Turn the idle nodes of a supercomputer into elastic deep-learning training.
@@ -125,7 +130,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _interrupt_once(number: int, frame: FrameType | None) -> None:
     """Like Ctrl-C, so that commands clean up. A second signal does not interrupt the cleanup: timeout(1) signals the
-    process, then its whole group.
+    process, then its group.
     """
     signal.signal(number, signal.SIG_IGN)
     signal.default_int_handler(number, frame)
@@ -150,34 +155,31 @@ def run(arguments: list[str] | None = None) -> int:
     except Exception as error:
         if isinstance(error, OSError) and error.errno in SICK | {errno.EBADF}:
             return _sick(error)
-        click.echo(f"pilot: internal error; {_kept_traceback()}", err=True)
+        click.echo(f"pilot: internal error; {_save_traceback()}", err=True)
         return 1
     return result if isinstance(result, int) else 0
 
 
 def _sick(error: OSError) -> int:
-    """Say that a file, or standard output, cannot be read or written."""
+    """Print that a file, or standard output, cannot be read or written."""
     where = f"cannot use {error.filename}" if error.filename else "cannot write the output, or a file"
     click.echo(f"pilot: {one_line(f'{where}: {error.strerror}')}", err=True)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # any further output would fail again, with a traceback
     return 1
 
 
-def _kept_traceback() -> str:
-    """Where the current exception's traceback was saved, in words; its last line if it cannot be saved."""
+def _save_traceback() -> str:
+    """Save the current exception's traceback; returns where it is, or its last line if it cannot be saved."""
+    text = traceback.format_exc()
     try:
-        return f"traceback in {_write_traceback()}"
+        base = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "pilot"
+        own_folder.make(base)
+        path = base / f"crash-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
+        content = f"pilot {__version__}, arguments: {sys.argv[1:]}\n{text}"
+        publish(path, content.encode(errors="backslashreplace"))
     except (OSError, RuntimeError):  # disk full, or no home directory
-        return one_line(traceback.format_exc().splitlines()[-1])
-
-
-def _write_traceback() -> Path:
-    base = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "pilot"
-    own_folder.make(base)
-    path = base / f"crash-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
-    text = f"pilot {__version__}, arguments: {sys.argv[1:]}\n{traceback.format_exc()}"
-    publish(path, text.encode(errors="backslashreplace"))
-    return path
+        return one_line(text.splitlines()[-1])
+    return f"traceback in {path}"
 
 
 if __name__ == "__main__":

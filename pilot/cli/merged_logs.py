@@ -84,7 +84,7 @@ class ProcessLog:
     _last: LogMark = field(default=LogMark(0.0, 0, NO_RANK))
 
     def grown(self) -> list[LogPiece]:
-        """The new output, whole lines or not; on the first call all of it, including what was rotated out."""
+        """The new output; on the first call all of it, with the part that was rotated out."""
         size = self._length()
         pieces: list[LogPiece] = []
         if size < self._size or self._size < 0:

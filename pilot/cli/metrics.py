@@ -1,19 +1,98 @@
-"""``pilot metrics``: a pool's metrics for Prometheus."""
+"""``pilot metrics``: a pool's metrics for Prometheus (https://prometheus.io/docs/instrumenting/), printed or served."""
 
 from __future__ import annotations
 
+import math
 import secrets
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 import click
+from prometheus_client import CollectorRegistry, generate_latest, make_wsgi_app
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import ThreadingWSGIServer
+from prometheus_client.registry import Collector
 
 from pilot.cli.asking import find_run_dir, pool_at, run_dir_option
 from pilot.core.errors import PilotError, UserError
+from pilot.core.trainer.trainer import Phase
+from pilot.host.files import publish
+from pilot.protocol.pool_status import PoolStatus, TrainerStatus
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 TOKEN_FILE = "metrics-token"
-PEER_TIMEOUT_S = 10.0
 LOOPBACK = "127.0.0.1"
+
+Value = Callable[[TrainerStatus], float | None]
+
+GAUGES: dict[str, tuple[str, Value]] = {
+    "nodes": ("Nodes that are training.", lambda t: len(t.nodes)),
+    "nodes_target": ("Nodes that the last plan gave it.", lambda t: len(t.target)),
+    "samples_per_second": ("Its rate on its current nodes.", lambda t: t.samples_per_s),
+    "epoch": ("Its current epoch, from 0.", lambda t: t.epoch),
+    "longest_stall_seconds": ("The longest pause between two steps.", lambda t: t.longest_stall_s),
+}
+COUNTERS: dict[str, tuple[str, Value]] = {
+    "steps": ("Optimizer steps done.", lambda t: t.step),
+    "samples": ("Samples used, over all epochs.", lambda t: t.samples),
+    "preemptions": ("Nodes preempted with notice.", lambda t: t.preemptions),
+    "losses": ("Nodes lost without notice.", lambda t: t.losses),
+    "worker_deaths": ("Training processes that ended unexpectedly.", lambda t: t.worker_deaths),
+    "lost_steps": ("Completed steps that had to be repeated.", lambda t: t.lost_steps),
+}
+
+
+class PoolCollector(Collector):
+    """The metrics of the pool whose status ``ask`` returns."""
+
+    def __init__(self, ask: Callable[[], PoolStatus]) -> None:
+        self._ask = ask
+
+    def collect(self) -> Iterator[Metric]:
+        """All families, the pool's first."""
+        status = self._ask()
+        keeper = status.keeper
+        yield GaugeMetricFamily("pilot_pool_nodes", "Nodes in the pool.", len(status.pool))
+        yield GaugeMetricFamily("pilot_pool_wanted_nodes", "Nodes wanted.", keeper.wanted_nodes)
+        yield CounterMetricFamily("pilot_pool_node_seconds", "Node-seconds of the pool.", status.node_seconds)
+        if status.utilisation.u is not None:
+            what = "Work done, relative to what as many dedicated nodes would have done (FreeTrain eq. 18)."
+            yield GaugeMetricFamily("pilot_pool_utilisation_ratio", what, status.utilisation.u)
+        jobs = GaugeMetricFamily("pilot_jobs", "The pool's jobs in the queue.", labels=["state"])
+        for state, count in (("running", keeper.running), ("pending", keeper.pending), ("leaving", keeper.leaving)):
+            jobs.add_metric([state], count)
+        yield jobs
+        ended = CounterMetricFamily("pilot_jobs_ended", "Jobs that have ended.", labels=["ending"])
+        for ending, count in keeper.endings.items():
+            ended.add_metric([ending], count)
+        yield ended
+        yield CounterMetricFamily("pilot_plans", "Plans made.", status.solves.count)
+        yield from _of_trainers(status.trainers)
+
+
+def _of_trainers(trainers: Sequence[TrainerStatus]) -> Iterator[Metric]:
+    phases = GaugeMetricFamily("pilot_trainer_phase", "1 for its current phase.", labels=["trainer", "phase"])
+    for trainer in trainers:
+        for phase in Phase:
+            phases.add_metric([trainer.trainer, phase], float(trainer.phase is phase))
+    yield phases
+    for kind, families in ((GaugeMetricFamily, GAUGES), (CounterMetricFamily, COUNTERS)):
+        for name, (what, value_of) in families.items():
+            family = kind(f"pilot_trainer_{name}", what, labels=["trainer"])
+            for trainer in trainers:
+                if (value := value_of(trainer)) is not None:
+                    family.add_metric([trainer.trainer], value)
+            yield family
+    reported = GaugeMetricFamily("pilot_trainer_metric", "Metrics reported by the script.", labels=["trainer", "name"])
+    for trainer in trainers:
+        for name, value in trainer.metrics.items():
+            reported.add_metric([trainer.trainer, name], math.nan if value is None else value)
+    yield reported
 
 
 @click.command("metrics")
@@ -23,11 +102,7 @@ LOOPBACK = "127.0.0.1"
     metavar="PORT",
     help="Serve the metrics on this port until interrupted (0: any free port).",
 )
-@click.option(
-    "--address",
-    metavar="ADDRESS",
-    help="With --port: the address to listen on.  [default: 127.0.0.1]",
-)
+@click.option("--address", metavar="ADDRESS", help="With --port: the address to listen on.  [default: 127.0.0.1]")
 @run_dir_option
 def command(port: int | None, address: str | None, run_dir: Path | None) -> None:
     """Print the pool's metrics in Prometheus format, or serve them to a Prometheus server.
@@ -43,32 +118,25 @@ def command(port: int | None, address: str | None, run_dir: Path | None) -> None
     if address is not None and port is None:
         raise UserError("--address needs --port: without it the metrics are printed")
     root = find_run_dir(run_dir)
+    metrics = registry(lambda: pool_at(root).status())
     if port is None:
-        click.echo(_text(root), nl=False)
+        click.echo(generate_latest(metrics).decode(), nl=False)
         return
-    token, address = _token(root), address or LOOPBACK
-    try:
-        server = ThreadingHTTPServer((address, port), _handler(root, token))
-    except OSError as error:
-        raise UserError(f"cannot listen on {address}:{port}: {error.strerror or error}") from None
-    server.daemon_threads = True
-    click.echo(f"serving metrics at http://{address}:{server.server_port}/metrics; the token is in {root / TOKEN_FILE}")
-    try:
+    with listening(address or LOOPBACK, port, guarded(metrics, token_of(root))) as server:
+        url = f"http://{address or LOOPBACK}:{server.server_port}/metrics"
+        click.echo(f"serving metrics at {url}; the token is in {root / TOKEN_FILE}")
         server.serve_forever()
-    finally:
-        server.server_close()
 
 
-def _text(root: Path) -> str:
-    from pilot.cli.prometheus import exposition
+def registry(ask: Callable[[], PoolStatus]) -> CollectorRegistry:
+    """A registry whose metrics are those of the pool that answers to ``ask``."""
+    made = CollectorRegistry(auto_describe=False)
+    made.register(PoolCollector(ask))
+    return made
 
-    return exposition(pool_at(root).status())
 
-
-def _token(root: Path) -> str:
+def token_of(root: Path) -> str:
     """The run directory's token; created if there is none."""
-    from pilot.host.files import publish
-
     path = root / TOKEN_FILE
     if path.exists():
         return path.read_text().strip()
@@ -80,31 +148,39 @@ def _token(root: Path) -> str:
     return token
 
 
-def _handler(root: Path, token: str) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        timeout = PEER_TIMEOUT_S
+def guarded(metrics: CollectorRegistry, token: str) -> WSGIApplication:
+    """Prometheus's application, for requests that carry the token; 503 if the coordinator does not answer."""
+    application = make_wsgi_app(metrics)
 
-        def do_GET(self) -> None:  # http.server's name
-            given = self.headers.get("Authorization", "")
-            if not secrets.compare_digest(given.encode(), f"Bearer {token}".encode()):
-                self._answer(401, "the token is missing or wrong\n")
-            elif self.path != "/metrics":
-                self._answer(404, "not found; try /metrics\n")
-            else:
-                try:
-                    self._answer(200, _text(root))
-                except PilotError as error:
-                    self._answer(503, f"{error}\n")
+    def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Any:
+        given = environ.get("HTTP_AUTHORIZATION", "")
+        status, text = "401 Unauthorized", "the token is missing or wrong"
+        if secrets.compare_digest(given.encode(), f"Bearer {token}".encode()):
+            try:
+                return application(environ, start_response)
+            except PilotError as error:
+                status, text = "503 Service Unavailable", str(error)
+        start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
+        return [f"{text}\n".encode()]
 
-        def log_message(self, format: str, *args: object) -> None:  # http.server's name
-            del format, args
+    return answer
 
-        def _answer(self, status: int, text: str) -> None:
-            body = text.encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
 
-    return Handler
+class _Requests(WSGIRequestHandler):
+    timeout = 10.0
+
+    def handle(self) -> None:
+        """Answer one request; a peer that is silent or gone is no error."""
+        with suppress(OSError):
+            super().handle()
+
+    def log_message(self, format: str, *args: object) -> None:  # http.server's name
+        del format, args
+
+
+def listening(address: str, port: int, application: WSGIApplication) -> WSGIServer:
+    """A server of ``application``; :class:`UserError` if it cannot listen there."""
+    try:
+        return make_server(address, port, application, ThreadingWSGIServer, _Requests)
+    except OSError as error:
+        raise UserError(f"cannot listen on {address}:{port}: {error.strerror or error}") from None

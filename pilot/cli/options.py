@@ -8,6 +8,8 @@ import re
 import sys
 import time
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,7 +17,7 @@ import click
 
 from pilot.cli import candidates
 from pilot.core.errors import UserError
-from pilot.core.trainer.spec import Checking, check_sizes
+from pilot.core.trainer.spec import Checking
 from pilot.host.printable import all_printable
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -25,6 +27,9 @@ JSON_FORMAT = 1
 
 MOST = 1_000_000
 """A larger number of nodes, trainers or epochs is a typo."""
+
+EXTRAS = {"top": ("textual", "textual"), "study": ("optuna", "optuna"), "examples": ("sklearn", "scikit-learn")}
+"""Extra → the module that shows whether it is installed, and its package."""
 
 _UNITS = {"_s": "SECONDS", "hours": "HOURS"}
 _UNIT_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -52,13 +57,10 @@ class Sizes(click.ParamType[tuple[int, ...]]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
         if isinstance(value, tuple):
             return value
-        try:
-            sizes = tuple(map(int, str(value).split(",")))
-            check_sizes(sizes, 1, MOST)
-        except ValueError:
-            self.fail(f"{value!r}: give whole numbers separated by commas, e.g. 1,2,4,8.", param, ctx)
-        except UserError as error:
-            self.fail(f"{error}.", param, ctx)
+        numbers = str(value).split(",")
+        sizes = tuple(map(int, numbers)) if all(n.isascii() and n.isdecimal() and len(n) < 10 for n in numbers) else ()
+        if not sizes or any(a >= b for a, b in pairwise((0, *sizes))) or sizes[-1] > MOST:
+            self.fail(f"{value!r}: must be increasing whole numbers separated by commas, e.g. 1,2,4,8.", param, ctx)
         return sizes
 
 
@@ -113,7 +115,6 @@ study_argument = click.argument("study", shell_complete=candidates.studies)
 site_option = click.option(
     "--site",
     default="local",
-    show_default=True,
     envvar="PILOT_SITE",
     shell_complete=candidates.sites,
     metavar="NAME|FILE",
@@ -121,7 +122,7 @@ site_option = click.option(
 )
 
 python_option = click.option(
-    "--python", metavar="PATH", default=sys.executable, help="Interpreter for the script (default: this one)."
+    "--python", metavar="PATH", default=sys.executable, show_default="this one", help="Interpreter for the script."
 )
 
 env_option = click.option(
@@ -134,14 +135,12 @@ env_option = click.option(
 
 check_option = click.option(
     "--check",
-    type=click.Choice(Checking),
+    type=click.Choice(Checking, case_sensitive=False),
     help="Check SCRIPT on its first node (see pilot check) before it gets a second one: auto, if that is possible; "
     "require, it must pass; off.  [default: the site's, usually auto]",
 )
 
-solve_limit_option = click.option(
-    "--solve-limit-s", type=POSITIVE, default=10.0, show_default=True, help="Time limit per plan."
-)
+solve_limit_option = click.option("--solve-limit-s", type=POSITIVE, default=10.0, help="Time limit per plan.")
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -152,20 +151,20 @@ def page_option(default: str) -> Callable[[Function], Function]:
 
 
 def answers(command: Callable[..., tuple[Any, ...]]) -> Callable[..., int]:
-    """Add ``--json`` to ``command``. It returns its answer, which scripts get; what people get: a sentence, or a
-    function that prints it; and perhaps an exit status.
+    """Add ``--json`` to ``command``. It returns its answer, for scripts; a text, or a function that prints one, for
+    people; and perhaps an exit status.
     """
 
     @json_option
     @functools.wraps(command)
     def printed(*, as_json: bool, **given: Any) -> int:
-        answer, said, *status = command(**given)
+        answer, text, *status = command(**given)
         if as_json:
             click.echo(to_json(answer))
-        elif callable(said):
-            said()
+        elif callable(text):
+            text()
         else:
-            click.echo(said)
+            click.echo(text)
         return int(status[0]) if status else 0
 
     return printed
@@ -188,6 +187,14 @@ def to_json(value: Any) -> str:
     return msgspec.json.format(text).decode()
 
 
+def need(extra: str) -> None:
+    """Check that what our ``extra`` installs is there; :class:`UserError` if not."""
+    module, package = EXTRAS[extra]
+    if find_spec(module) is None:
+        command = click.get_current_context().command_path
+        raise UserError(f"{command} needs {package}: pip install 'pilot-train[{extra}]'")
+
+
 # --- the arguments that follow a script belong to it, even if one of our options has the same name
 
 END_OF_OPTIONS = "--"
@@ -197,7 +204,7 @@ class TakesScript(click.Command):
     """A command whose own options may also follow the script, so the script's own must follow ``--``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse as usual; an unknown option may be the script's, so the error says where to put it."""
+        """Parse as usual; an unknown option may be the script's, so the error shows where to put it."""
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:

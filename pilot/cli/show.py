@@ -63,23 +63,20 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 
 def show(screen: Console, lines: list[Text]) -> None:
-    """Print ``lines`` as they are, so that paths stay whole for copying."""
+    """Print ``lines`` as they are, so that paths can be copied."""
     for line in lines:
         screen.print(line, no_wrap=True, overflow="ignore", crop=False)
 
 
-def status_lines(status: PoolStatus, width: int, *, nodes: bool = False) -> list[Text]:
-    """The whole output of ``pilot status``; ``nodes``: also list the pool's nodes."""
+def status_lines(status: PoolStatus, width: int) -> list[Text]:
+    """The output of ``pilot status``."""
     trainers = of_interest(status.trainers)
-    lines = [Text(line, style) for text, style in _pool(status) for line in folded(text, width, "")]
+    lines = [Text(line, style) for text, style in pool_texts(status) for line in folded(text, width, "")]
     lines += [Text(), *(trainer_rows(trainers, width) if trainers else [Text("nothing has been submitted yet", "dim")])]
     if left_out := len(status.trainers) - len(trainers):
         lines += [Text(f"and {left_out} that ended earlier (pilot ls --all)")]
     lines += [Text(line, style) for text, style in _to_see(status, trainers) for line in folded(text, width, "")]
-    lines += [Text(), *(Text(line) for text in _decisions(status) for line in folded(text, width, ""))]
-    if nodes:
-        lines += [Text(), *node_lines(status.pool, status.now_s)]
-    return lines
+    return [*lines, Text(), *(Text(line) for text in _decisions(status) for line in folded(text, width, ""))]
 
 
 def of_interest(trainers: list[TrainerStatus]) -> list[TrainerStatus]:
@@ -89,13 +86,13 @@ def of_interest(trainers: list[TrainerStatus]) -> list[TrainerStatus]:
     return [t for t in trainers if t.trainer not in old]
 
 
-def _pool(status: PoolStatus) -> Iterator[tuple[str, str]]:
+def pool_texts(status: PoolStatus) -> Iterator[tuple[str, str]]:
     """The pool, its jobs, and what is wrong with it: texts with their styles."""
     if not status.up:
         yield f"pool {status.coordinator} on {status.site} is down; from its journal in {status.run_dir}:", "yellow"
         return
-    yield f"pool {status.coordinator} on {status.site}, up {short(status.now_s)}: {nodes_words(status)}", ""
-    yield jobs_words(status.keeper), ""
+    yield f"pool {status.coordinator} on {status.site}, up {short(status.now_s)}: {_nodes_words(status)}", ""
+    yield _jobs_words(status.keeper), ""
     if status.budget_node_hours is not None:
         share = status.used_node_hours / status.budget_node_hours
         budget = f"{status.budget_node_hours:g} {unit(status.charge_factor)}"
@@ -109,7 +106,7 @@ def _pool(status: PoolStatus) -> Iterator[tuple[str, str]]:
         yield f"{status.trouble}: no decisions until there is space again; training continues", "bold red"
 
 
-def nodes_words(status: PoolStatus) -> str:
+def _nodes_words(status: PoolStatus) -> str:
     """How many nodes there are, and what they are doing."""
     counts = {
         "training": sum(len(t.nodes) for t in status.trainers),
@@ -118,11 +115,11 @@ def nodes_words(status: PoolStatus) -> str:
         "leaving": sum(n.leaving for n in status.pool),
         "set aside": sum(n.set_aside for n in status.pool),
     }
-    told = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
-    return f"{node_count(len(status.pool))}{f' ({told})' if told else ''}"
+    parts = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+    return f"{node_count(len(status.pool))}{f' ({parts})' if parts else ''}"
 
 
-def jobs_words(keeper: KeeperStatus) -> str:
+def _jobs_words(keeper: KeeperStatus) -> str:
     """The pool's jobs, what the queued ones are waiting for, and what prevents submitting more."""
     counts = {"running": keeper.running, "queued": keeper.pending, "leaving": keeper.leaving}
     words = ", ".join(f"{count} {what}" for what, count in counts.items() if count) or "none"
@@ -154,10 +151,10 @@ def _decisions(status: PoolStatus) -> Iterator[str]:
         yield "last decisions:"
     for decision in reversed(status.decisions[-DECISIONS_SHOWN:]):
         yield f"{INDENT}{short(status.now_s - decision.at_s)} ago: {decision.text}"
-    yield worth(status)
+    yield _worth(status)
 
 
-def worth(status: PoolStatus) -> str:
+def _worth(status: PoolStatus) -> str:
     """Node-hours, and the efficiency U in words."""
     held, use = amount(hours(status.node_seconds, status.charge_factor)), status.utilisation
     held += f" {unit(status.charge_factor)} so far"
@@ -178,6 +175,6 @@ def _named(node: NodeStatus) -> str:
 
 
 def write_page(path: Path, text: str) -> None:
-    """Write ``text`` to ``path``, whole or not at all; :class:`UserError` if that fails."""
+    """Write ``text`` to ``path``, completely or not at all; :class:`UserError` if that fails."""
     write_output(path, text.encode())
     click.echo(f"wrote {path}")

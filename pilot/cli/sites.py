@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from launchers.batch import batch_script
 from launchers.steps import agent_command
@@ -94,30 +95,30 @@ def show(site: str, own_script: bool) -> tuple[Any, ...]:
 
         agent = agent_command(loaded.site, str(rundir.connection))
         script = PilotProvider(loaded, rundir.pilots).script(agent, "pilot")
-    told = SiteShown(path=str(loaded.path), site=loaded.site.model_dump(), script=script)
-    return told, lambda: _show(told.script, loaded.site, err=True)
+    answer = SiteShown(path=str(loaded.path), site=msgspec.to_builtins(loaded.site), script=script)
+    return answer, lambda: _show(answer.script, loaded.site, err=True)
 
 
 @command.command()
 @click.argument("file")
 @answers
 def check(file: str) -> tuple[Any, ...]:
-    """Check a site FILE (a path, or a site's name). For every wrong field it says what is wrong and gives an example.
+    """Check a site FILE (a path, or a site's name). Prints each mistake with an example of a right value.
 
     \b
     Example:
       pilot sites check mine.py
     """
-    told = SiteChecked(file=file, mistakes=list(site_mistakes(file)))
-    return told, lambda: _check(told), SiteError.exit_status if told.mistakes else 0
+    answer = SiteChecked(file=file, mistakes=list(site_mistakes(file)))
+    return answer, lambda: _check(answer), SiteError.exit_status if answer.mistakes else 0
 
 
-def _check(told: SiteChecked) -> None:
-    for mistake in told.mistakes:
-        click.echo(mistake if Path(told.file).name in mistake else f"{told.file}: {mistake}", err=True)
-    if not told.mistakes:
-        site = load_site(told.file)
-        _show(f"{told.file}: site {site.name} is valid", site)
+def _check(answer: SiteChecked) -> None:
+    for mistake in answer.mistakes:
+        click.echo(mistake if Path(answer.file).name in mistake else f"{answer.file}: {mistake}", err=True)
+    if not answer.mistakes:
+        site = load_site(answer.file)
+        _show(f"{answer.file}: site {site.name} is valid", site)
 
 
 def _show(text: str, site: Site, *, err: bool = False) -> None:

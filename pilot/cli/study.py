@@ -7,18 +7,8 @@ from typing import Any
 
 import click
 
-from pilot.cli import candidates
-from pilot.cli.asking import find_run_dir, in_any_pool, in_running_pool, pool_at, run_dir_option, told_by
-from pilot.cli.options import (
-    POSITIVE,
-    Count,
-    TakesScript,
-    answers,
-    check_option,
-    env_option,
-    python_option,
-    study_argument,
-)
+from pilot.cli import candidates, options
+from pilot.cli.asking import any_pool_at, find_run_dir, in_any_pool, in_running_pool, pool_at, run_dir_option
 from pilot.cli.study_output import best_text, export, report, show_trials, study_lines, trials_words
 from pilot.cli.submit import launch, with_code
 from pilot.core.errors import UserError
@@ -48,69 +38,53 @@ def _space_options(function: Any) -> Any:
         help="Instead of --param: a Python file that defines space(trial).",
     )
     param = click.option(
-        "--param",
-        "given",
-        multiple=True,
-        metavar="NAME=RANGE",
-        help=f"A parameter and its range: {KINDS}. Repeatable.",
+        "--param", "given", multiple=True, metavar="NAME=RANGE", help=f"A parameter and its range: {KINDS}. Repeatable."
     )
     return param(space(function))
 
 
-@command.command("run", cls=TakesScript)
+@command.command("run", cls=options.TakesScript)
 @click.option(
     "--name", metavar="NAME", required=True, help="The study's name; its trials are called NAME-0, NAME-1, ..."
 )
 @_space_options
-@click.option("--trials", type=Count(), required=True, help="Total number of trials.")
+@click.option("--trials", type=options.Count(), required=True, help="Total number of trials.")
 @click.option(
     "--metric", required=True, metavar="NAME:max|min", help="The metric to optimise, as the script reports it."
 )
 @click.option(
-    "--rungs",
-    default="1",
-    show_default=True,
-    metavar="N,N,...",
-    help="Compare trials after this many reports of the metric.",
+    "--rungs", type=options.Sizes(), default="1", metavar="N,N,...", help="Compare trials after N reports of it."
 )
 @click.option(
     "--sampler",
     type=click.Choice([s.value for s in Sampler]),
     default="tpe",
-    show_default=True,
     help="The Optuna sampler that chooses parameters.",
 )
-@click.option(
-    "--seed",
-    type=click.IntRange(0, 2**31 - 1),
-    metavar="N",
-    default=0,
-    show_default=True,
-    help="Seed of the sampler.",
-)
+@click.option("--seed", type=click.IntRange(0, 2**31 - 1), metavar="N", default=0, help="Seed of the sampler.")
 @click.option(
     "--deadline",
-    type=POSITIVE,
+    type=options.POSITIVE,
     metavar="HOURS",
     help="Stop the study this many hours after submission (default: none).",
 )
-@click.option("--min-nodes", type=Count(), default=1, show_default=True, help="Fewest nodes to run a trial on.")
-@click.option("--max-nodes", type=Count(), default=64, show_default=True, help="Most nodes to run a trial on.")
-@python_option
-@env_option
-@check_option
+@click.option("--min-nodes", type=options.Count(), default=1, help="Fewest nodes to run a trial on.")
+@click.option("--max-nodes", type=options.Count(), default=64, help="Most nodes to run a trial on.")
+@options.python_option
+@options.env_option
+@options.check_option
 @click.option("--live", is_flag=True, help="Run the script in place instead of a copy (see pilot submit).")
 @click.argument("script", type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @run_dir_option
-@answers
+@options.answers
 def run(
     script: Path,
     arguments: tuple[str, ...],
     given: tuple[str, ...],
     space: Path | None,
     metric: str,
-    rungs: str,
+    sampler: str,
     deadline: float | None,
     python: str,
     named: tuple[str, ...],
@@ -132,27 +106,27 @@ def run(
     """
     launched = launch(script, list(arguments), python, named)
     launched = launched if live else with_code(launched)[0]
-    name, maximise = _metric(metric)
     definition = StudyDefinition(
         launch=launched,
-        metric=name,
-        maximise=maximise,
-        rungs=_rungs(rungs),
         deadline_s=None if deadline is None else 3600 * deadline,
-        sampler=Sampler(more.pop("sampler")),
+        sampler=Sampler(sampler),
+        **_metric(metric),
         **_space(given, space),
         **more,
     )
-    _check(definition)
-    told = pool_at(find_run_dir(run_dir)).run_study(definition)
-    said = f"submitted study {told.study}: {trials_words(told.trials)} (progress: pilot study status {told.study})"
-    return told, said
+    options.need("study")
+    from pilot.study.space import check
+
+    check(definition)  # tries the search space here, before anything is sent
+    answer = pool_at(find_run_dir(run_dir)).run_study(definition)
+    submitted = f"submitted study {answer.study}: {trials_words(answer.trials)}"
+    return answer, f"{submitted} (progress: pilot study status {answer.study})"
 
 
 @command.command("status")
 @click.argument("study", required=False, shell_complete=candidates.studies)
 @in_any_pool
-@answers
+@options.answers
 def status(root: Path, study: str | None) -> tuple[Any, ...]:
     """Show the progress of STUDY (default: of every study).
 
@@ -160,19 +134,19 @@ def status(root: Path, study: str | None) -> tuple[Any, ...]:
     Example:
       pilot study status s1
     """
-    told = told_by(root).studies()
+    answer = any_pool_at(root).studies()
     if study is not None:
-        told = type(told)(studies=[one for one in told.studies if one.study == study])
-        if not told.studies:
+        answer = type(answer)(studies=[one for one in answer.studies if one.study == study])
+        if not answer.studies:
             raise UserError(f"no study named {study!r}; pilot study status lists them")
     none = "no study has been submitted; pilot study run submits one"
-    return told, "\n".join(line for one in told.studies for line in study_lines(one)) or none
+    return answer, "\n".join(line for one in answer.studies for line in study_lines(one)) or none
 
 
 @command.command("trials")
-@study_argument
+@options.study_argument
 @in_any_pool
-@answers
+@options.answers
 def trials(root: Path, study: str) -> tuple[Any, ...]:
     """List the trials of STUDY: parameters, values at each rung, state.
 
@@ -180,14 +154,14 @@ def trials(root: Path, study: str) -> tuple[Any, ...]:
     Example:
       pilot study trials s1
     """
-    told = told_by(root).trials(study)
-    return told, lambda: show_trials(told)
+    answer = any_pool_at(root).trials(study)
+    return answer, lambda: show_trials(answer)
 
 
 @command.command("best")
-@study_argument
+@options.study_argument
 @in_any_pool
-@answers
+@options.answers
 def best(root: Path, study: str) -> tuple[Any, ...]:
     """Show the best trial of STUDY. Also prints the commands that train it further and export its model.
 
@@ -195,16 +169,16 @@ def best(root: Path, study: str) -> tuple[Any, ...]:
     Example:
       pilot study best s1
     """
-    told = told_by(root).trials(study).study
-    if told.best is None:
+    answer = any_pool_at(root).trials(study).study
+    if answer.best is None:
         raise UserError(f"no trial of {study} has reached the first rung yet; see pilot study status {study}")
-    return told.best, best_text(told, told.best)
+    return answer.best, best_text(answer, answer.best)
 
 
 @command.command("stop")
-@study_argument
+@options.study_argument
 @in_running_pool
-@answers
+@options.answers
 def stop(root: Path, study: str) -> tuple[Any, ...]:
     """Stop STUDY: its trials write checkpoints and free their nodes. `pilot study resume` continues it.
 
@@ -212,15 +186,15 @@ def stop(root: Path, study: str) -> tuple[Any, ...]:
     Example:
       pilot study stop s1
     """
-    told = pool_at(root).stop_study(study)
-    return told, f"study {told.study} stopped; pilot study resume {told.study} continues it"
+    answer = pool_at(root).stop_study(study)
+    return answer, f"study {answer.study} stopped; pilot study resume {answer.study} continues it"
 
 
 @command.command("resume")
-@study_argument
+@options.study_argument
 @_space_options
 @in_running_pool
-@answers
+@options.answers
 def resume(root: Path, study: str, given: tuple[str, ...], space: Path | None) -> tuple[Any, ...]:
     """Continue STUDY, which has stopped. If --param or --space is given, it must match the study's search space.
 
@@ -228,21 +202,20 @@ def resume(root: Path, study: str, given: tuple[str, ...], space: Path | None) -
     Example:
       pilot study resume s1
     """
-    nothing = LaunchSpec(script="", script_sha256="", arguments=[], cwd="", python="", environment={})
     expected = None
     if given or space is not None:
-        expected = StudyDefinition(
-            name=study, launch=nothing, metric="", maximise=True, rungs=(1,), trials=1, **_space(given, space)
-        )
-    told = pool_at(root).resume_study(study, space=expected)
-    return told, f"study {told.study} continues"
+        launched = LaunchSpec(script="", script_sha256="", arguments=[], cwd="", python="", environment={})
+        rest: dict[str, Any] = {"metric": "", "maximise": True, "rungs": (1,), "trials": 1}
+        expected = StudyDefinition(name=study, launch=launched, **rest, **_space(given, space))
+    answer = pool_at(root).resume_study(study, space=expected)
+    return answer, f"study {answer.study} continues"
 
 
 @command.command("add")
-@study_argument
-@click.option("--trials", "more", type=Count(), required=True, help="Number of trials to add.")
+@options.study_argument
+@click.option("--trials", "more", type=options.Count(), required=True, help="Number of trials to add.")
 @in_running_pool
-@answers
+@options.answers
 def add(root: Path, study: str, more: int) -> tuple[Any, ...]:
     """Add trials to STUDY. A stopped study continues.
 
@@ -250,29 +223,19 @@ def add(root: Path, study: str, more: int) -> tuple[Any, ...]:
     Example:
       pilot study add s1 --trials 32
     """
-    told = pool_at(root).resume_study(study, more)
-    return told, f"study {told.study} now has {trials_words(told.trials)}"
+    answer = pool_at(root).resume_study(study, more)
+    return answer, f"study {answer.study} now has {trials_words(answer.trials)}"
 
 
 command.add_command(export)
 command.add_command(report)
 
 
-def _metric(text: str) -> tuple[str, bool]:
+def _metric(text: str) -> dict[str, Any]:
     name, _, direction = text.rpartition(":")
     if not name or direction not in ("max", "min"):
         raise UserError(f"--metric {text!r}: give NAME:max or NAME:min")
-    return name, direction == "max"
-
-
-def _rungs(text: str) -> tuple[int, ...]:
-    try:
-        rungs = tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise UserError(f"--rungs {text!r}: give whole numbers separated by commas, e.g. 1,3,9") from None
-    if any(a >= b for a, b in zip((0, *rungs), rungs, strict=False)):
-        raise UserError(f"--rungs {text}: give increasing numbers, from 1 up")
-    return rungs
+    return {"metric": name, "maximise": direction == "max"}
 
 
 def _space(given: tuple[str, ...], space: Path | None) -> dict[str, Any]:
@@ -294,12 +257,3 @@ def _space(given: tuple[str, ...], space: Path | None) -> dict[str, Any]:
         except UserError as error:
             raise UserError(f"--param {name}: {error}") from None
     return {"parameters": found}
-
-
-def _check(definition: StudyDefinition) -> None:
-    """Try the search space once here, before anything is sent."""
-    try:
-        from pilot.study.space import check
-    except ModuleNotFoundError as error:
-        raise UserError(f"studies need {error.name}: pip install 'pilot-train[study]'") from None
-    check(definition)

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import click
 
-from pilot.cli.asking import in_any_pool, told_by
-from pilot.cli.options import page_option, study_argument, to_json
+from pilot.cli.asking import any_pool_at, in_any_pool
+from pilot.cli.options import need, page_option, study_argument, to_json
 from pilot.cli.show import print_table, write_page
 from pilot.core.pool.evidence import headline
+from pilot.history.study_page import study_page, trial_table
 from pilot.history.words import counted, duration
 from pilot.protocol.requests import StudyStatus, TrialList, TrialStatus
 from pilot.submission.study_definition import argument
@@ -23,21 +24,20 @@ FORMULA = frozenset("=+-@")
 
 def trials_words(trials: int | None) -> str:
     """How many trials a study has."""
-    return "the whole search space" if trials is None else counted(trials, "trial")
+    return "the complete search space" if trials is None else counted(trials, "trial")
 
 
 def study_lines(study: StudyStatus) -> list[str]:
     """A study's progress."""
-    asked, states = (
-        counted(study.asked, "trial"),
-        ", ".join(f"{n} {state}" for state, n in sorted(study.by_state.items())),
-    )
-    total = f"{study.asked} of {counted(study.trials, 'trial')} started" if study.trials is not None else ""
+    states = ", ".join(f"{n} {state}" for state, n in sorted(study.by_state.items()))
+    started = f"{counted(study.asked, 'trial')} started ({trials_words(None)})"
+    if study.trials is not None:
+        started = f"{study.asked} of {counted(study.trials, 'trial')} started"
     *earlier, last = study.rungs
     compared = ", ".join([*map(str, earlier), counted(last, "report")])
     lines = [
         f"study {study.study} ({study.sampler}) is {study.state}{f': {study.reason}' if study.reason else ''}",
-        f"  {total or f'{asked} started (the whole search space)'}{': ' if states else ''}{states}",
+        f"  {started}{': ' if states else ''}{states}",
         f"  {'max' if study.maximise else 'min'}imise {study.metric}; compared after {compared}",
     ]
     if study.deadline_left_s is not None:
@@ -47,12 +47,12 @@ def study_lines(study: StudyStatus) -> list[str]:
     return lines
 
 
-def show_trials(told: TrialList) -> None:
+def show_trials(answer: TrialList) -> None:
     """All trials of one study."""
-    rungs = told.study.rungs
+    rungs = answer.study.rungs
     columns = ["trial", "state", "nodes", "reports", *(f"rung {n}" for n in rungs), "parameters", "reason"]
     rows = []
-    for trial in told.trials:
+    for trial in answer.trials:
         values = [*map(_number, trial.values), *[""] * (len(rungs) - len(trial.values))]
         reason = headline(trial.reason)[:60] if trial.reason else ""
         first = (trial.trainer, trial.state, str(trial.nodes or ""), str(trial.reports))
@@ -60,7 +60,7 @@ def show_trials(told: TrialList) -> None:
     if rows:
         print_table(columns, rows)
     else:
-        click.echo(f"study {told.study.study} has no trials yet")
+        click.echo(f"study {answer.study.study} has no trials yet")
 
 
 def best_text(study: StudyStatus, best: TrialStatus) -> str:
@@ -99,8 +99,8 @@ def export(root: Path, study: str, as_csv: bool) -> None:
     Example:
       pilot study export s1 --csv > trials.csv
     """
-    told = told_by(root).trials(study)
-    click.echo(_csv(told) if as_csv else to_json(told), nl=not as_csv)
+    answer = any_pool_at(root).trials(study)
+    click.echo(_csv(answer) if as_csv else to_json(answer), nl=not as_csv)
 
 
 @click.command("report")
@@ -114,26 +114,22 @@ def report(root: Path, study: str, output: Path | None) -> None:
     Example:
       pilot study report s1 --output s1.html
     """
-    from pilot.history.study_page import study_page
+    need("study")
     from pilot.study.projection import importance
 
-    pool = told_by(root)
-    told = pool.trials(study)
-    histories = [pool.history(t.trainer) for t in told.trials if t.phase is not None]
-    text = study_page(told, histories, importance(Path(told.study.optuna), study))
+    pool = any_pool_at(root)
+    answer = pool.trials(study)
+    histories = [pool.history(t.trainer) for t in answer.trials if t.phase is not None]
+    matters = importance(Path(answer.study.optuna), study)
+    text = study_page(answer, study_lines(answer.study), histories, matters)
     write_page(output or Path(f"{study}.html"), text)
 
 
-def _csv(told: TrialList) -> str:
-    names = list(dict.fromkeys(name for trial in told.trials for name in trial.parameters))
-    rungs = [f"{told.study.metric}_{reports}" for reports in told.study.rungs]
+def _csv(trials: TrialList) -> str:
+    columns, rows = trial_table(trials)
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
-    table.writerow(["trial", "state", *names, *rungs, "reports", "node_hours", "reason"])
-    for trial in told.trials:
-        given = [trial.parameters.get(name, "") for name in names]
-        values = [*trial.values, *[""] * (len(rungs) - len(trial.values))]
-        reason = headline(trial.reason) if trial.reason else ""
-        reason = f"'{reason}" if reason[:1] in FORMULA else reason  # it is what a script says
-        table.writerow([trial.number, trial.state, *given, *values, trial.reports, f"{trial.node_hours:.4f}", reason])
+    table.writerow(columns)
+    for *cells, reason in rows:  # a reason is a script's text
+        table.writerow([*cells, f"'{reason}" if str(reason)[:1] in FORMULA else reason])
     return text.getvalue()

@@ -13,29 +13,17 @@ from typing import Any
 import click
 import msgspec
 
+from pilot.cli import options
 from pilot.cli.asking import find_run_dir, in_running_pool, pool_at, run_dir_option
-from pilot.cli.options import (
-    POSITIVE,
-    Count,
-    FiniteRange,
-    Sizes,
-    answers,
-    check_option,
-    env_option,
-    for_script,
-    mention_our_options,
-    python_option,
-    trainer_argument,
-)
 from pilot.core.errors import CheckpointError, Unreadable, UserError
-from pilot.core.ids import TrainerId
+from pilot.core.ids import NO_UID, TrainerId
 from pilot.core.trainer.run_identity import ACCEPT, acceptable
-from pilot.core.trainer.spec import Profiling, check_sizes
+from pilot.core.trainer.spec import Profiling
 from pilot.host.files import read_regular, umask
 from pilot.host.private_folder import shown
 from pilot.rundir.rundir import RunDir
 from pilot.submission.script_code import Code, collect
-from pilot.submission.submission import LaunchSpec, Start, Submission
+from pilot.submission.submission import LaunchSpec, Start, Submission, read_curve
 
 MOST_SCRIPT_BYTES = 16 * 1024 * 1024
 """A larger file is not a script."""
@@ -55,10 +43,13 @@ accept_option = click.option(
 @click.command("submit", context_settings={"allow_interspersed_args": False})
 @click.option("--name", metavar="NAME", help="The trainer's name (default: t1, t2, …).")
 @click.option("--replace", is_flag=True, help="Remove an ended trainer of the same name first.")
-@click.option("--min-nodes", type=Count(), help="Fewest nodes to run on.  [default: 1]")
-@click.option("--max-nodes", type=Count(), help="Most nodes to run on.  [default: 64]")
+@click.option("--min-nodes", type=options.Count(), help="Fewest nodes to run on.  [default: 1]")
+@click.option("--max-nodes", type=options.Count(), help="Most nodes to run on.  [default: 64]")
 @click.option(
-    "--sizes", type=Sizes(), metavar="N,N,...", help="Run on these node counts only, e.g. 1,2,4,8.  [default: all]"
+    "--sizes",
+    type=options.Sizes(),
+    metavar="N,N,...",
+    help="Run on these node counts only, e.g. 1,2,4,8.  [default: all]",
 )
 @click.option(
     "--curve",
@@ -69,27 +60,29 @@ accept_option = click.option(
 @click.option("--fixed-curve", is_flag=True, help="Always plan with the given curve, ignoring measurements.")
 @click.option(
     "--profile",
-    type=click.Choice([mode.value for mode in Profiling]),
-    help="Measure the trainer's speed first: auto on the one or two node counts that tell the most, if that pays off; "
+    type=click.Choice(Profiling, case_sensitive=False),
+    help="Measure the trainer's speed first: auto on the one or two most informative node counts, if worthwhile; "
     "inverse on every count, from the largest down.  [default: auto; with --ddp never]",
 )
 @click.option("--reprofile", is_flag=True, default=None, help="Profile even though --curve is given.")
 @click.option(
-    "--rescale-up-s", type=FiniteRange(min=0), help="Pause when nodes are added, assumed until it is measured."
+    "--rescale-up-s", type=options.FiniteRange(min=0), help="Pause when nodes are added, assumed until it is measured."
 )
 @click.option(
-    "--rescale-down-s", type=FiniteRange(min=0), help="Pause when nodes are taken away, assumed until it is measured."
+    "--rescale-down-s",
+    type=options.FiniteRange(min=0),
+    help="Pause when nodes are taken away, assumed until it is measured.",
 )
-@click.option("--priority", type=POSITIVE, help="Weight for the objective 'priority'.  [default: 1]")
+@click.option("--priority", type=options.POSITIVE, help="Weight for the objective 'priority'.  [default: 1]")
 @click.option(
     "--budget",
     "budget_node_hours",
-    type=POSITIVE,
+    type=options.POSITIVE,
     metavar="NODE-HOURS",
     help="Node-hours, as charged by the site, after which the trainer stops (default: no limit).",
 )
-@python_option
-@env_option
+@options.python_option
+@options.env_option
 @click.option(
     "--seed",
     type=click.IntRange(0, 2**63 - 1),
@@ -103,8 +96,8 @@ accept_option = click.option(
     help="Start from the newest checkpoint of this trainer, or from this file.  [default: scratch]",
 )
 @accept_option
-@click.option("--checkpoints-kept", type=Count(), help="How many checkpoints to keep.  [default: the site's]")
-@check_option
+@click.option("--checkpoints-kept", type=options.Count(), help="How many checkpoints to keep.  [default: the site's]")
+@options.check_option
 @click.option(
     "--live",
     is_flag=True,
@@ -112,15 +105,17 @@ accept_option = click.option(
 )
 @click.option(
     "--warm-up-s",
-    type=POSITIVE,
+    type=options.POSITIVE,
     help="How long SCRIPT may take on a node until its training loop begins.  [default: 900]",
 )
 @click.option(
-    "--after-loop-s", type=POSITIVE, help="How long rank 0 may run code after the training loop.  [default: 600]"
+    "--after-loop-s",
+    type=options.POSITIVE,
+    help="How long rank 0 may run code after the training loop.  [default: 600]",
 )
 @click.option(
     "--patience-s",
-    type=POSITIVE,
+    type=options.POSITIVE,
     help="Restart a process that has been idle this long while others wait for it.  [default: 300]",
 )
 @click.option(
@@ -129,7 +124,7 @@ accept_option = click.option(
 @click.argument("script", type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @run_dir_option
-@answers
+@options.answers
 def command(
     run_dir: Path | None,
     script: Path,
@@ -143,7 +138,7 @@ def command(
     checkpoints_kept: int | None,
     live: bool,
     ddp: bool,
-    profile: str | None,
+    profile: Profiling | None,
     **planning: Any,
 ) -> tuple[Any, ...]:
     """Submit SCRIPT, which uses pilot.train, as an elastic trainer. ARGUMENTS are passed to it.
@@ -166,28 +161,34 @@ def command(
     """
     if ddp and (start is not None or accept_changes is not None):
         raise UserError("--ddp: --from and --accept-changes need a script that uses pilot.train")
-    launched = launch(script, for_script(arguments), python, named, seed, accept_changes, checkpoints_kept, ddp=ddp)
+    launched = launch(
+        script, options.for_script(arguments), python, named, seed, accept_changes, checkpoints_kept, ddp=ddp
+    )
     launched, code = (launched, None) if live else with_code(launched)
+    sizes = planning["sizes"]
+    bounds = {"min_nodes": sizes[0], "max_nodes": sizes[-1]} if sizes else {}
+    given_curve = read_curve(curve) if curve is not None else None
     submission = Submission(
         launch=launched,
-        curve=_points(curve) if curve is not None else None,
-        profile=Profiling(profile or ("never" if ddp else "auto")),
-        **_within_bounds({name: value for name, value in planning.items() if value is not None}),
+        curve=list(zip(given_curve.nodes, given_curve.per_s, strict=True)) if given_curve is not None else None,
+        profile=profile or (Profiling.NEVER if ddp else Profiling.AUTO),
+        **bounds | {name: value for name, value in planning.items() if value is not None},
     )
+    submission.spec(TrainerId(submission.name or "new"), NO_UID)  # refuses here what the coordinator would refuse
     root = find_run_dir(run_dir)
     if start is not None:
         submission = msgspec.structs.replace(submission, start=_start(root, start))
-    told = pool_at(root).submit(submission)
-    mention_our_options(script, arguments)
+    answer = pool_at(root).submit(submission)
+    options.mention_our_options(script, arguments)
     copied = code.sentences(ddp=ddp) if code is not None else []
-    return told, "\n".join([f"submitted {told.trainer}; its files: {told.directory}", *copied])
+    return answer, "\n".join([f"submitted {answer.trainer}; its files: {answer.directory}", *copied])
 
 
 @click.command("resume")
-@trainer_argument
+@options.trainer_argument
 @click.option(
     "--budget",
-    type=POSITIVE,
+    type=options.POSITIVE,
     metavar="NODE-HOURS",
     help="Node-hours it may use in total, as charged by the site (default: as submitted).",
 )
@@ -198,7 +199,7 @@ def command(
 )
 @accept_option
 @in_running_pool
-@answers
+@options.answers
 def resume(
     root: Path, trainer: str, budget: float | None, from_scratch: bool, accept_changes: str | None
 ) -> tuple[Any, ...]:
@@ -214,8 +215,8 @@ def resume(
       pilot resume vit --accept-changes options
     """
     launched = launch_again(root, trainer, accept_changes)
-    told = pool_at(root).resume(trainer, launched, budget, from_scratch=from_scratch)
-    return told, f"{told.trainer} resumed; it is {told.phase}"
+    answer = pool_at(root).resume(trainer, launched, budget, from_scratch=from_scratch)
+    return answer, f"{answer.trainer} resumed; it is {answer.phase}"
 
 
 def with_code(launched: LaunchSpec) -> tuple[LaunchSpec, Code]:
@@ -264,8 +265,10 @@ def _start_at(place: Path, given: str) -> Start:
     return Start([str(shown(file).absolute()) for file in (path, *parts)], found.generation)
 
 
-def accepting(kinds: str) -> dict[str, str]:
-    """The variable that accepts ``kinds`` of changes, which are checked before anything is sent."""
+def accepting(kinds: str | None) -> dict[str, str]:
+    """The variable that accepts ``kinds`` of changes, if any; they are checked before anything is sent."""
+    if kinds is None:
+        return {}
     acceptable(kinds)
     return {ACCEPT: kinds}
 
@@ -286,7 +289,7 @@ def launch_again(root: Path, trainer: str, accepted: str | None = None) -> Launc
     launched = msgspec.structs.replace(
         earlier,
         script_sha256=_digest(Path(earlier.script), earlier.python),
-        environment=earlier.environment | (accepting(accepted) if accepted is not None else {}),
+        environment=earlier.environment | accepting(accepted),
     )
     return with_code(launched)[0] if launched.code_sha256 else launched
 
@@ -326,30 +329,25 @@ def launch(
     ddp: bool = False,
 ) -> LaunchSpec:
     """How the script is started: everything that a node needs to start it in exactly the same way."""
-    digest, cwd = _digest(script, python), _here()
+    digest = _digest(script, python)
+    try:
+        cwd = str(Path.cwd())
+    except FileNotFoundError:
+        raise UserError("the directory that you are in has been removed; cd to one that is there") from None
     if shutil.which(python) is None:
         raise UserError(f"--python: no interpreter {python} on this host")
-    seeded = {} if seed is None else {"PILOT_SEED": str(seed)}
-    if accepted is not None:
-        seeded |= accepting(accepted)
+    ours = accepting(accepted) | ({} if seed is None else {"PILOT_SEED": str(seed)})
     return LaunchSpec(
         script=str(script.absolute()),
         script_sha256=digest,
         arguments=arguments,
         cwd=cwd,
         python=python,
-        environment=dict(map(_variable, named)) | seeded,
+        environment=dict(map(_variable, named)) | ours,
         umask=umask(),
         checkpoints_kept=checkpoints_kept,
         ddp=ddp,
     )
-
-
-def _here() -> str:
-    try:
-        return str(Path.cwd())
-    except FileNotFoundError:
-        raise UserError("the directory that you are in has been removed; cd to one that is there") from None
 
 
 def _variable(named: str) -> tuple[str, str]:
@@ -367,23 +365,3 @@ def _variable(named: str) -> tuple[str, str]:
     if name not in os.environ:
         raise UserError(f"--env {name}: not set in your environment; use {name}=VALUE")
     return name, os.environ[name]
-
-
-def _within_bounds(planning: dict[str, Any]) -> dict[str, Any]:
-    """Check before anything is sent; the coordinator will check again. Sizes imply the bounds."""
-    sizes = planning.get("sizes")
-    if sizes:
-        planning = {"min_nodes": sizes[0], "max_nodes": sizes[-1]} | planning
-    least, most = planning.get("min_nodes"), planning.get("max_nodes")
-    if least is not None and most is not None and least > most:
-        raise UserError(f"--min-nodes {least} is greater than --max-nodes {most}")
-    if sizes:
-        check_sizes(sizes, planning["min_nodes"], planning["max_nodes"])
-    return planning
-
-
-def _points(path: Path) -> list[tuple[float, float]]:
-    from pilot.submission.submission import read_curve
-
-    curve = read_curve(path)
-    return list(zip(curve.nodes, curve.per_s, strict=True))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import click
+import msgspec
 
 from pilot.cli.asking import AT_REST, pool_at, site_run_dir_option
 from pilot.cli.options import POSITIVE, Count, answers, site_option, solve_limit_option
@@ -18,9 +19,16 @@ from pilot.core.pool.pool import NODE_ORDER_NAMES
 from pilot.host.printable import printable
 from pilot.planners import NAMES, usual_objective
 from pilot.protocol.pool_status import PoolStatus
+from pilot.rundir.rundir import RunDir, default_path, owner
+from pilot.service.durability.supervisor import MODULE
+from pilot.service.settings import Settings
+from pilot.site.host_limits import shortages
+from pilot.site.site_files import load_site_file
 
 START_LIMIT_S = 600.0
 """How long to wait for an answer. Starting from a snapshot takes seconds; replaying a month's journal takes minutes."""
+
+DEFAULTS = Settings()
 
 
 @click.command("up")
@@ -33,14 +41,12 @@ START_LIMIT_S = 600.0
 )
 @click.option(
     "--planner",
+    type=click.Choice(NAMES),
     metavar="NAME",
-    default="milp",
-    show_default=True,
+    default=DEFAULTS.planner,
     help=f"How nodes are shared out: {', '.join(NAMES)}.",
 )
-@click.option(
-    "--solver", metavar="NAME", default="cbc", show_default=True, help="Solver of the MILP: cbc, glpk or highs."
-)
+@click.option("--solver", metavar="NAME", default=DEFAULTS.solver, help="Solver of the MILP: cbc, glpk or highs.")
 @solve_limit_option
 @click.option(
     "--objective",
@@ -51,8 +57,7 @@ START_LIMIT_S = 600.0
 @click.option(
     "--t-fwd-s",
     type=POSITIVE,
-    default=120.0,
-    show_default=True,
+    default=DEFAULTS.t_fwd_s,
     help="Forward-looking time: how long a plan is assumed to last. The longer, the more rescaling pays off.",
 )
 @click.option(
@@ -61,13 +66,15 @@ START_LIMIT_S = 600.0
     help="Time between plans; meanwhile waiting trainers get idle nodes (default: plan at every event).",
 )
 @click.option(
-    "--max-parallel-trainers", type=Count(), default=10, show_default=True, help="Most trainers to run at once."
+    "--max-parallel-trainers",
+    type=Count(),
+    default=DEFAULTS.max_parallel_trainers,
+    help="Most trainers to run at once.",
 )
 @click.option(
     "--node-order",
     type=click.Choice(NODE_ORDER_NAMES),
-    default="hostname",
-    show_default=True,
+    default=DEFAULTS.node_order,
     help="Which free nodes a trainer gets first: by name, by age, or by the site's topology those nearest to its own.",
 )
 @click.option(
@@ -79,8 +86,7 @@ START_LIMIT_S = 600.0
 @click.option(
     "--ended-kept",
     type=Count(0),
-    default=200,
-    show_default=True,
+    default=DEFAULTS.ended_kept,
     help="For a new pool: how many ended trainers stay listed; 'pilot report' shows all of them.",
 )
 @click.option("--fresh", is_flag=True, help="Start a new pool; the previous one is moved to earlier/.")
@@ -89,7 +95,9 @@ START_LIMIT_S = 600.0
 )
 @site_run_dir_option
 @answers
-def command(run_dir: Path | None, site: str, foreground: bool, **settings: Any) -> tuple[Any, ...]:
+def command(
+    run_dir: Path | None, site: str, pilots: int | None, only_nodes: str | None, foreground: bool, **settings: Any
+) -> tuple[Any, ...]:
     """Start the coordinator and keep pilots submitted.
 
     It runs as a daemon on this host and keeps its files in the run directory. If a pool was here before, whether it was
@@ -101,43 +109,39 @@ def command(run_dir: Path | None, site: str, foreground: bool, **settings: Any) 
       pilot up --site ./my_site.py --planner dp --objective throughput
       pilot up --site delta --run-dir ~/vision --only-nodes 'gpua[001-050]'
     """
-    from pilot.rundir.rundir import default_path
-    from pilot.site.host_limits import shortages
-    from pilot.site.site_files import load_site_file
-
     settings["objective"] = settings["objective"] or usual_objective(settings["planner"])
-    there = load_site_file(site).on(settings["only_nodes"]).site
-    name = there.name
-    root = (run_dir or default_path(name)).absolute()
-    arguments = coordinator_command(root, site, settings)
-    for line in shortages(there, settings["pilots"]):
+    there = load_site_file(site).on(only_nodes).site
+    root = (run_dir or default_path(there.name)).absolute()
+    arguments = coordinator_command(root, site, pilots, only_nodes, **settings)
+    for line in shortages(there, pilots):
         click.echo(f"warning: {line}; 'pilot doctor' has details", err=True)
     if foreground:
         drains = "Ctrl-C, or closing the terminal, drains the pool"
         click.echo(f"the coordinator runs in the foreground; {drains}; log: {root}/coordinator.log")
         sys.stdout.flush()
         os.execv(arguments[0], arguments)
-    told = start(root, arguments, supervised=True)
-    return told, lambda: _say(told, root)
+    answer = start(root, arguments, supervised=True)
+    return answer, lambda: _show(answer, root)
 
 
-def _say(told: PoolStatus, root: Path) -> None:
-    click.echo(f"pool {told.coordinator} on site {told.site} is up at {told.endpoint}; files: {root}")
-    if going_on := [trainer.trainer for trainer in told.trainers if trainer.phase not in AT_REST]:
+def _show(answer: PoolStatus, root: Path) -> None:
+    click.echo(f"pool {answer.coordinator} on site {answer.site} is up at {answer.endpoint}; files: {root}")
+    if going_on := [trainer.trainer for trainer in answer.trainers if trainer.phase not in AT_REST]:
         click.echo(f"resumed: {', '.join(going_on)} (--fresh would have started a new pool)")
-    for line in told.damage:
+    for line in answer.damage:
         click.echo(f"warning: {printable(line)}", err=True)
 
 
-def coordinator_command(root: Path, site: str, settings: dict[str, Any]) -> list[str]:
+def coordinator_command(
+    root: Path, site: str, pilots: int | None, only_nodes: str | None = None, *, fresh: bool = False, **settings: Any
+) -> list[str]:
     """The coordinator's command line: paths and plain settings, no secrets."""
+    given = Settings(**{name: value for name, value in settings.items() if value is not None})
     command = [sys.executable, "-P", "-m", "pilot.service.daemon", "--run-dir", str(root), "--site", site]
-    for name, value in settings.items():
-        if value is True:
-            command.append(f"--{name.replace('_', '-')}")
-        elif value is not None and value is not False:
-            command += [f"--{name.replace('_', '-')}", str(value)]
-    return command
+    command += ["--settings", msgspec.json.encode(given).decode()]
+    command += ["--pilots", str(pilots)] if pilots is not None else []
+    command += ["--only-nodes", only_nodes] if only_nodes is not None else []
+    return [*command, "--fresh"] if fresh else command
 
 
 def start(root: Path, arguments: list[str], *, supervised: bool = False) -> PoolStatus:
@@ -147,19 +151,19 @@ def start(root: Path, arguments: list[str], *, supervised: bool = False) -> Pool
     Raises
     ------
     UserError, PilotError
-        The coordinator exited; its one-line message says why.
+        The coordinator exited; the error has its one-line message.
     """
     nowhere = subprocess.DEVNULL
     # Not a pipe: nobody reads before it exits, and the user's Python may print more than a pipe holds as it starts.
-    with os.fdopen(os.memfd_create("stderr"), "r+", errors="replace") as said:
-        process = subprocess.Popen(arguments, stdin=nowhere, stdout=nowhere, stderr=said, start_new_session=True)
+    with os.fdopen(os.memfd_create("stderr"), "r+", errors="replace") as errors:
+        process = subprocess.Popen(arguments, stdin=nowhere, stdout=nowhere, stderr=errors, start_new_session=True)
         supervisor = _supervisor(process.pid, arguments) if supervised else None
         try:
-            return _await(process, root, said)
+            return _await(process, root, errors)
         except BaseException as error:
             interrupted = isinstance(error, KeyboardInterrupt)
             if supervisor is not None and (interrupted or process.poll() is not None):
-                supervisor.kill()  # the user is told that it is not up
+                supervisor.kill()  # the user sees that it is not up
             if interrupted:
                 process.terminate()  # it drains what it started
             raise
@@ -171,8 +175,6 @@ def start(root: Path, arguments: list[str], *, supervised: bool = False) -> Pool
 def _supervisor(pid: int, arguments: list[str]) -> subprocess.Popen[bytes] | None:
     """Start a supervisor for the coordinator ``pid``, which begins when its standard input is closed: by us, or because
     we were killed. None if it cannot be started."""
-    from pilot.service.durability.supervisor import MODULE
-
     command = [sys.executable, "-P", "-m", MODULE, str(pid), *arguments, "--go-on"]
     nowhere = subprocess.DEVNULL
     try:
@@ -182,13 +184,13 @@ def _supervisor(pid: int, arguments: list[str]) -> subprocess.Popen[bytes] | Non
         return None
 
 
-def _await(process: subprocess.Popen[bytes], root: Path, said: TextIO) -> PoolStatus:
+def _await(process: subprocess.Popen[bytes], root: Path, errors: TextIO) -> PoolStatus:
     deadline = time.monotonic() + START_LIMIT_S
     while time.monotonic() < deadline:
         if process.poll() is not None:
-            raise _ended(process.returncode, said)
-        if (told := _answer(root, process.pid)) is not None:
-            return told
+            raise _ended(process.returncode, errors)
+        if (answer := _answer(root, process.pid)) is not None:
+            return answer
         time.sleep(0.05)
     raise PilotError(
         f"the coordinator (process {process.pid}) has not answered in {START_LIMIT_S:g} s; it keeps running, "
@@ -199,8 +201,6 @@ def _await(process: subprocess.Popen[bytes], root: Path, said: TextIO) -> PoolSt
 
 def _answer(root: Path, pid: int) -> PoolStatus | None:
     """The status of the coordinator with this process id; None until it owns the run directory."""
-    from pilot.rundir.rundir import RunDir, owner
-
     if owner(RunDir(root)) != pid or not (root / "connection.json").exists():
         return None
     try:
@@ -209,8 +209,8 @@ def _answer(root: Path, pid: int) -> PoolStatus | None:
         return None
 
 
-def _ended(status: int, said: TextIO) -> PilotError:
-    said.seek(0)
-    lines = said.read().strip().splitlines()
+def _ended(status: int, errors: TextIO) -> PilotError:
+    errors.seek(0)
+    lines = errors.read().strip().splitlines()
     line = lines[-1].removeprefix("pilot: ") if lines else f"it exited with status {status}"
     return UserError(line) if status == UserError.exit_status else PilotError(line)

@@ -12,18 +12,19 @@ one short-lived *rank process* per node, which only does MPI and may be killed a
 - A training process hands it the gradient *arena* (:class:`~pilot.comm.messages.Attach`), a memfd that holds the
   gradient buckets and the control vector. Both map it, so gradients are never copied between them.
 - In each step a training process sends one ``DOORBELL`` byte per bucket as soon as backward has filled it; for the last
-one once the control vector, which goes with it, is written. When all processes of the node have rung, the rank process
-adds up their parts (if there are several) and starts a nonblocking sum, while backward continues. It answers with one
-``DOORBELL`` when all parts of the step are summed. - There are two more services: ``Gather`` (a row of integers from
-each rank to all) and ``Spread`` (a block of bytes from one rank to some others, in chunks). A generation begins with
-them. - A node may have several rank processes, called *rails*, which share its sums, because one alone cannot use all
-of a fast network. - A waiting rank process sleeps on its socket between two tests for completion, and blocks on it if
-no operation is pending. It ends when told to (``Quit``: MPI_Finalize and status 0), or at once when its worker's end of
-the socket closes.
+  one once the control vector, which goes with it, is written. When all processes of the node have rung, the rank
+  process adds up their parts (if there are several) and starts a nonblocking sum, while backward continues. It answers
+  with one ``DOORBELL`` when all parts of the step are summed.
+- There are two more services: ``Gather`` (a row of integers from each rank to all) and ``Spread`` (a block of bytes
+  from one rank to some others, in chunks). A generation begins with them.
+- A node may have several rank processes, called *rails*, which share its sums, because one alone cannot use all of a
+  fast network.
+- A waiting rank process sleeps on its socket between two tests for completion, and blocks on it if no operation is
+  pending. It ends on ``Quit`` (MPI_Finalize and status 0), or at once when its worker's end of the socket closes.
 
-Modules: ``arena`` shared memory; ``channel`` the socket; ``messages`` the messages on it; ``arena_layout`` where each
-gradient is; ``rank_server`` the loop of the rank process; ``node`` the sum inside a node; ``rails`` sums between nodes
-by several rank processes; ``mpi`` MPI behind the small interface of ``fabric``; ``rank`` the program; ``rank_order``
-the order that it waits for; ``pmi`` how ranks find each other; ``world`` the same for ranks on one host; ``mpich``
-MPICH's environment and segments.
+Modules: ``arena`` shared memory, and the place of each gradient in it; ``channel`` the socket; ``messages`` the
+messages on it; ``rank_server`` the loop of the rank process; ``step_sum`` the sums of a step; ``rails`` several rank
+processes; ``pipeline`` large transfers in pieces; ``naps`` waiting; ``mpi`` MPI behind the small interface of
+``fabric``; ``rank`` the program; ``rank_order`` its order; ``pmi`` how ranks find each other; ``world`` the same for
+ranks on one host; ``mpich`` MPICH's environment and segments.
 """

@@ -1,6 +1,6 @@
 """Shared memory of a worker and its rank process: anonymous files that disappear with their last user.
 
-Where each gradient is in the arena: buckets in the order in which backward fills them, then the control vector.
+An arena has the gradients in buckets in the order in which backward fills them, then the control vector.
 """
 
 from __future__ import annotations
@@ -139,12 +139,12 @@ def lay_out(gradients: Iterable[tuple[int, str]], bucket_bytes: int, control_cou
 def shares_of(layout: ArenaLayout, size: int) -> ArenaLayout:
     """The arena of one of a node's ``size`` training processes that sum among themselves, or of one with a shard of a
     model (``size`` 1): its share of each part, which is summed only with those of the same local rank; and the control
-    vector. The slots are those of the whole parts.
+    vector. The slots are those of the complete parts.
     """
     parts: list[BucketPart] = []
     start = 0
     for part in layout.parts[:-1]:
-        parts.append(BucketPart(start, -(-part.count // size), part.dtype, part.wire, apart=True))
+        parts.append(BucketPart(start, -(-part.count // size), part.dtype, part.wire, per_process=True))
         start = aligned(start + parts[-1].count * np.dtype(part.dtype).itemsize)
     control = BucketPart(start, layout.control.count, layout.control.dtype)
     return ArenaLayout(layout.slots, (*parts, control), aligned(start + 8 * control.count))

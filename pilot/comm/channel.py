@@ -1,4 +1,4 @@
-"""The socket between a worker and a rank process: whole packets, which may carry one file descriptor."""
+"""The socket between a worker and a rank process: packets, which may carry one file descriptor."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pilot.comm.messages import DOORBELL, AnyNote, decode, encode
 MAX_PACKET_BYTES = 128 * 1024
 """Below Linux's default limit for a packet on a Unix socket (about 200 kB)."""
 WORD_BYTES = 9
-"""What a number of 64 bits takes in a packet, at most; as does the beginning of a list of them."""
+"""The most that a number of 64 bits takes in a packet, or the beginning of a list of them."""
 
 
 class PeerGone(Exception):  # expected, so not a PilotError: peers are killed at any moment
@@ -96,7 +96,7 @@ class Channel:
 
 
 def ready(channels: Sequence[Channel], timeout_s: float | None = None) -> list[Channel]:
-    """Those that have something to receive, or are closed; waits for one, at most ``timeout_s`` (None: no limit)."""
+    """Wait, at most ``timeout_s``, for channels that have something to receive, or are closed, and return them."""
     if timeout_s is None and len(channels) == 1:
         return list(channels)  # receiving will wait
     return select.select(channels, [], [], timeout_s)[0]  # poll sleeps whole milliseconds

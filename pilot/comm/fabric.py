@@ -1,4 +1,4 @@
-"""What the loop of a rank process needs from MPI."""
+"""The interface between the loop of a rank process and MPI."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ class Fabric(Protocol):
     def barrier(self) -> Operation:
         """Complete when all ranks have called it."""
 
-    def tell_next(self, number: int) -> None:
-        """Tell the next rank (of the last one: the first) a number, without waiting for it."""
+    def send_next(self, number: int) -> None:
+        """Send a number to the next rank (of the last one: the first), without waiting for it."""
 
-    def told(self) -> int:
-        """The newest number that the previous rank has told; 0: none."""
+    def last_received(self) -> int:
+        """The newest number from the previous rank; 0: none."""
 
     @property
     def sockets(self) -> PeerSockets:

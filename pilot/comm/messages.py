@@ -1,4 +1,4 @@
-"""Messages between a training process and its rank process, apart from single ``DOORBELL`` bytes.
+"""Messages between a training process and its rank process, other than single ``DOORBELL`` bytes.
 
 ``rank`` and ``size`` count training processes.
 """
@@ -41,16 +41,16 @@ class Here(Note, frozen=True):
 class BucketPart(msgspec.Struct, frozen=True):
     """``count`` numbers of numpy type ``dtype`` from ``offset`` (bytes) on, which are summed in one operation.
 
-    ``wire`` is the kind of :mod:`pilot.comm.narrow` in which they are sent; empty: unchanged. ``apart``: each of a
-    node's training processes has its own numbers there, which are summed only with those of the same local rank on the
-    other nodes (they are its share of a sum that the node has computed by itself, or its shard of a model).
+    ``wire`` is the kind of :mod:`pilot.comm.narrow` in which they are sent; empty: unchanged. ``per_process``: each of
+    a node's training processes has its own numbers there, which are summed only with those of the same local rank on
+    the other nodes (they are its share of a sum that the node has computed by itself, or its shard of a model).
     """
 
     offset: Count
     count: Count
     dtype: str
     wire: str = ""
-    apart: bool = False
+    per_process: bool = False
 
 
 ArenaNumber = Annotated[int, msgspec.Meta(ge=0, lt=1 << 16)]
@@ -76,9 +76,7 @@ class Select(Note, frozen=True):
 
 
 class Gather(Note, frozen=True):
-    """A row of 64-bit integers, of the same length on all ranks and small enough for a packet. Answered by
-    ``Gathered``.
-    """
+    """A row of 64-bit integers, of the same length on all ranks, in one packet. Answered by ``Gathered``."""
 
     row: list[Word]
 
@@ -92,8 +90,8 @@ class Gathered(Note, frozen=True):
 class Spread(Note, frozen=True):
     """Broadcast ``size`` bytes from ``root`` to ``takers``; sent by all ranks, but only the nodes of these take part.
 
-    The root sends it with the descriptor of the bytes, the others without one and with size 0. Answered by ``Spreaded``
-    when everything has arrived, for a taker with a descriptor of the bytes.
+    The root sends it with the descriptor of the bytes, the others without one and with size 0. Answered by
+    ``SpreadDone`` when everything has arrived, for a taker with a descriptor of the bytes.
     """
 
     root: Rank
@@ -101,7 +99,7 @@ class Spread(Note, frozen=True):
     size: Count = 0
 
 
-class Bring(Note, frozen=True):
+class Broadcast(Note, frozen=True):
     """From rail 0 to the other rails of its node, with a descriptor of ``size`` bytes: broadcast your pieces of them
     from the first of ``nodes`` to the others. Answered by a ``DOORBELL`` when they have arrived.
     """
@@ -120,7 +118,7 @@ class Moving(Note, frozen=True):
     """The current spread has moved bytes since the last such note; sent at most once a second."""
 
 
-class Spreaded(Note, frozen=True):
+class SpreadDone(Note, frozen=True):
     """The broadcast is complete on this node."""
 
 
@@ -128,10 +126,10 @@ class Quit(Note, frozen=True):
     """The generation ends normally: finalize MPI with the other ranks and exit."""
 
 
-Answer = Gathered | OutOfStep | Moving | Spreaded
-"""What a rank process sends to its training processes after ``Here``, apart from its doorbell."""
+Answer = Gathered | OutOfStep | Moving | SpreadDone
+"""The messages of a rank process to its training processes after ``Here``, other than its doorbell."""
 
-AnyNote = Here | Attach | Select | Gather | Spread | Bring | Quit | Answer
+AnyNote = Here | Attach | Select | Gather | Spread | Broadcast | Quit | Answer
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[AnyNote] = msgspec.msgpack.Decoder(AnyNote)

@@ -65,8 +65,8 @@ class MpiFabric:
     def __init__(self, comm: MPI.Intracomm, aside: MPI.Intracomm | None = None) -> None:
         self._comm = comm
         self._aside = aside
-        self._told = 0
-        self._telling = MPI.REQUEST_NULL
+        self._received = 0
+        self._sending = MPI.REQUEST_NULL
         self.rank: int = comm.Get_rank()
         self.size: int = comm.Get_size()
 
@@ -96,18 +96,18 @@ class MpiFabric:
         """See :class:`~pilot.comm.fabric.Fabric`."""
         return _Request(self._comm.Ibarrier())
 
-    def tell_next(self, number: int) -> None:
+    def send_next(self, number: int) -> None:
         """See :class:`~pilot.comm.fabric.Fabric`."""
-        if self._telling.Test():
-            self._telling = self._comm.Isend(np.array([number], np.int64), (self.rank + 1) % self.size)
+        if self._sending.Test():
+            self._sending = self._comm.Isend(np.array([number], np.int64), (self.rank + 1) % self.size)
 
-    def told(self) -> int:
+    def last_received(self) -> int:
         """See :class:`~pilot.comm.fabric.Fabric`."""
         number = np.empty(1, np.int64)
         while self._comm.Iprobe((self.rank - 1) % self.size):
             self._comm.Recv(number, (self.rank - 1) % self.size)
-            self._told = int(number[0])
-        return self._told
+            self._received = int(number[0])
+        return self._received
 
 
 def start(rail: int = 0, rails: int = 1) -> MpiFabric:

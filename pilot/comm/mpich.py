@@ -18,7 +18,7 @@ _LAUNCHERS = (
     "I_MPI_",
     "OMPI_",
 )
-"""Prefixes of the variables by which a launcher tells a process that it is a rank of the launcher's world. A pilot
+"""Prefixes of the variables that make a process a rank of a launcher's world. A pilot
 started by srun or PALS has such variables, and its rank processes must not inherit them.
 """
 

@@ -1,6 +1,6 @@
-"""How a process waits for MPI, which makes progress only when it is asked: sleeping, never spinning.
+"""How a process waits for MPI: sleeping, never spinning.
 
-This process's TCP connections to its peers. MPI reads them only when it is asked to make progress, so a rank process
+MPI makes progress, and reads this process's TCP connections to its peers, only when it is called. So a rank process
 that waits for its peers sleeps until one of them has sent something.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from pilot.comm.channel import Channel, PeerGone, ready
 
-LOOK_EVERY_S = 1.0
+REFRESH_EVERY_S = 1.0
 """MPI connects when it first sends to a peer, and opens no file that names the connection."""
 _SELECT_BELOW = 1024
 """``select`` accepts only lower descriptors."""
@@ -28,18 +28,18 @@ class PeerSockets:
 
     def __init__(self) -> None:
         self._found: list[int] = []
-        self._looked_s = float("-inf")
+        self._refreshed_s = float("-inf")
 
     def readable_when_sent_to(self) -> list[int]:
         """Their descriptors, as of at most a second ago: one of them may have been closed since."""
         now_s = time.monotonic()
-        if now_s - self._looked_s >= LOOK_EVERY_S:
-            self._found, self._looked_s = _connections(), now_s
+        if now_s - self._refreshed_s >= REFRESH_EVERY_S:
+            self._found, self._refreshed_s = _connections(), now_s
         return self._found
 
-    def look_again(self) -> None:
-        """One of them is closed."""
-        self._looked_s = float("-inf")
+    def refresh(self) -> None:
+        """List them again next time, because one is closed."""
+        self._refreshed_s = float("-inf")
 
 
 def _connections() -> list[int]:
@@ -64,12 +64,12 @@ LONGEST_NAP_S = 1e-3
 GROWTH = 1.2
 """The end of a wait of 1 ms is noticed within 0.2 ms; a wait of 10 ms or more costs at most 1,000 checks per second."""
 MOST_WAKES = 1000
-"""So many times what peers send may end a sleep before a part is over: a large one comes in a few hundred pieces."""
+"""So many sleeps may end because of arriving data before a part is over: a large one comes in a few hundred pieces."""
 
 
 class Naps:
     """A rank process's sleeps of one step. While nothing happens they get longer. They end when a peer has sent
-    something, but not without end: what MPI does not read yet would wake us again and again.
+    something, at most :data:`MOST_WAKES` times: data that MPI does not read yet would wake us again and again.
     """
 
     def __init__(self, sockets: PeerSockets) -> None:
@@ -87,11 +87,11 @@ class Naps:
         return rung
 
     def part_over(self) -> None:
-        """A part is summed, and the next one may be soon."""
+        """Sleep briefly again: a part is summed, and the next one may be soon."""
         self._woken, self._nap_s = 0, FIRST_NAP_S
 
     def _sleep(self, channels: Sequence[Channel]) -> tuple[list[Channel], bool]:
-        """Those that rang, and whether a peer has sent something."""
+        """The channels that rang, and whether a peer has sent something."""
         if self._woken < MOST_WAKES:
             return ready_or_sent(channels, self._sockets, self._nap_s)
         return ready(channels, self._nap_s), False
@@ -105,7 +105,7 @@ def ready_or_sent(channels: Sequence[Channel], sockets: PeerSockets, timeout_s: 
     try:
         readable = select.select(waited_for, [], [], timeout_s)[0]
     except OSError:  # MPI has closed one
-        sockets.look_again()
+        sockets.refresh()
         return ready(channels, timeout_s), False
     rung = [one for one in readable if isinstance(one, Channel)]
     return rung, len(readable) > len(rung)

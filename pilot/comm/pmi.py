@@ -4,19 +4,19 @@ MPICH's client sends lines of ``name=value`` words over the socket named by ``PM
 A rank *puts* its addresses and enters the *barrier*. When all ranks have done so, the barrier opens, and each rank
 *gets* what the others have put. (A rank that is alone in its world does none of this.) The process that serves a rank
 collects its puts (:attr:`PmiServer.puts`) once it has entered the barrier, merges them with those of the others, and
-opens the barrier with the whole table (:meth:`PmiServer.open`).
+opens the barrier with the complete table (:meth:`PmiServer.open`).
 
-    the client says                       the answer
+    the client sends                      the answer
     init, get_maxes, get_appnum,          at once
     get_my_kvsname, get_universe_size
     put                                   at once; kept until the barrier
     get                                   at once: from the table of the last barrier
     barrier_in                            when the barrier opens
-    finalize                              at once; nothing is said after that
+    finalize                              at once; nothing is sent after that
     abort                                 none: the process is about to end
-    joined                                none; the group's first rank says so when MPI is up on all (:data:`JOINED`)
+    joined                                none; sent by the group's first rank when MPI is up on all (:data:`JOINED`)
 
-MPICH is told that each ``rails`` consecutive ranks are on a node of their own (``PMI_process_mapping``), so it uses the
+``PMI_process_mapping`` puts each ``rails`` consecutive ranks on a node of their own, so MPICH uses the
 network between pilots even if they share a host. The name of the key-value space is different on each node; MPICH names
 its shared-memory segment after it (:mod:`pilot.comm.mpich`).
 """
@@ -72,7 +72,7 @@ class PmiServer:
         return b"".join(self._answer(line.decode("ascii", "replace")) for line in lines)
 
     def open(self, table: Mapping[str, str]) -> bytes:
-        """Open the barrier that this rank is in; ``table`` is what all ranks have put. Returns the bytes to send."""
+        """Open the barrier that this rank is in; ``table`` has the puts of all ranks. Returns the bytes to send."""
         if not self.in_barrier:
             raise ProtocolError("PMI: the rank is not in a barrier")
         for key, value in table.items():

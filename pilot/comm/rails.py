@@ -2,7 +2,7 @@
 several interfaces.
 
 Rail r of each node shares a communicator with rail r of the other nodes. Only rail 0 talks to the training processes
-(:mod:`pilot.comm.rank_server`). It passes their arenas on to the other rails of its node, and tells them when a part is
+(:mod:`pilot.comm.rank_server`). It passes their arenas on to the other rails of its node, and signals when a part is
 full or a state is to be broadcast; each rail transfers its pieces and reports when they are complete. All nodes assign
 the same pieces to rails in the same order. The control vector belongs to rail 0.
 """
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pilot.comm import note_checks
 from pilot.comm.channel import Channel, PeerGone, ready
 from pilot.comm.fabric import Fabric
-from pilot.comm.messages import Attach, Bring, Quit, Select
+from pilot.comm.messages import Attach, Broadcast, Quit, Select
 from pilot.comm.naps import LONGEST_NAP_S, Naps, wait_for
 from pilot.comm.pipeline import Pipeline, SharedPart, pieces, put_pieces, shared_parts
 from pilot.core.errors import ProtocolError
@@ -60,28 +60,29 @@ class Rails:
         """How many parts are complete on all rails, if ``own`` are on this one."""
         return min([own, *self._rung])
 
-    def hear(self, channel: Channel) -> None:
-        """Another rail has completed its next part, or what it was told to broadcast."""
+    def receive(self, channel: Channel) -> None:
+        """Receive the signal of another rail that its next part, or its broadcast, is complete."""
         note, _ = channel.receive()
         if note is not None:
             raise ProtocolError(f"a rail must not send {type(note).__name__}")
         self._rung[self.channels.index(channel)] += 1
 
-    def bring(self, nodes: Sequence[int], size: int, fd: int) -> None:
-        """Have them broadcast their pieces of a state from the first of ``nodes`` to the others; ``fd`` is its
-        memory."""
+    def broadcast(self, nodes: Sequence[int], size: int, fd: int) -> None:
+        """Have the other rails broadcast their pieces of a state from the first of ``nodes`` to the others; ``fd`` is
+        its memory.
+        """
         self.begin_step()
         for channel in self.channels:
-            channel.send(Bring(list(nodes), size), fd)
+            channel.send(Broadcast(list(nodes), size), fd)
 
-    def brought(self) -> bool:
-        """Whether these pieces have arrived."""
+    def is_broadcast(self) -> bool:
+        """Whether the pieces of the other rails have arrived."""
         for channel in ready(self.channels, 0) if self.channels else ():
-            self.hear(channel)
+            self.receive(channel)
         return all(self._rung)
 
     def quit(self) -> None:
-        """Tell them that the generation ends normally."""
+        """Send that the generation ends normally."""
         for channel in self.channels:
             channel.send(Quit())
 
@@ -117,8 +118,8 @@ class RailServer:
                 self._attach(note, fd)
             case Select(number):
                 self._selected = number
-            case Bring() if fd is not None:
-                self._bring(note, fd)
+            case Broadcast() if fd is not None:
+                self._broadcast(note, fd)
             case Quit():
                 return False
             case _:
@@ -131,18 +132,18 @@ class RailServer:
 
     def _sum(self, parts: Sequence[SharedPart]) -> None:
         """Sum one step, whose first part is full already."""
-        sums, told, started = Pipeline(), 0, 0
+        sums, reported, started = Pipeline(), 0, 0
         naps, rung = Naps(self._fabric.sockets), True
-        while told < len(parts):
+        while reported < len(parts):
             if rung:
                 put_pieces(sums, self._fabric, parts, started, self._rail, self._rails)
                 started += 1
             sums.done()
-            for _ in range(told, sums.over):
+            for _ in range(reported, sums.over):
                 self._channel.ring()
                 naps.part_over()
-            told = sums.over
-            rung = told < len(parts) and self._rung(naps, under_way=told < started)
+            reported = sums.over
+            rung = reported < len(parts) and self._rung(naps, under_way=reported < started)
 
     def _rung(self, naps: Naps, *, under_way: bool) -> bool:
         """Whether rail 0 rang during a nap."""
@@ -153,16 +154,16 @@ class RailServer:
             raise ProtocolError(f"{type(note).__name__} in the middle of a step")
         return True
 
-    def _bring(self, note: Bring, fd: int) -> None:
+    def _broadcast(self, note: Broadcast, fd: int) -> None:
         arena = note_checks.source(fd, note.size)
         arena.close_fd()
         state = Pipeline()
-        bring_pieces(state, self._fabric.among(note.nodes), arena.memory, note.size, self._rail, self._rails)
+        broadcast_pieces(state, self._fabric.among(note.nodes), arena.memory, note.size, self._rail, self._rails)
         wait_for(state.done, [self._channel])
         self._channel.ring()
 
 
-def bring_pieces(state: Pipeline, among: Fabric, memory: object, size: int, rail: int, rails: int) -> None:
+def broadcast_pieces(state: Pipeline, among: Fabric, memory: object, size: int, rail: int, rails: int) -> None:
     """Begin to broadcast ``rail``'s pieces of a state of ``size`` bytes, which rank 0 of ``among`` has in
     ``memory``."""
     block: NDArray[np.uint8] = np.frombuffer(memory, np.uint8, size)  # type: ignore[call-overload]  # any buffer
@@ -170,7 +171,7 @@ def bring_pieces(state: Pipeline, among: Fabric, memory: object, size: int, rail
 
 
 def leave_together(fabric: Fabric) -> None:
-    """Wait for the other nodes, which were told to quit after the same step; our workers may have ended already."""
+    """Wait for the other nodes, which quit after the same step; our workers may have ended already."""
     barrier = fabric.barrier()
     end_s = time.monotonic() + QUIT_LIMIT_S
     while not barrier.done():

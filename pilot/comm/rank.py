@@ -2,11 +2,11 @@
 
 It imports what it needs and waits for its order (:mod:`pilot.comm.rank_order`) on the given socket. Importing takes
 most of the start-up time, and can be done long before the order arrives. MPI_Init then uses PMI on the same socket; the
-group's first rank says there when MPI is up on all. If a node has several rank processes, the other descriptors connect
-rail 0 to the other rails, and these to rail 0.
+group's first rank reports there when MPI is up on all. If a node has several rank processes, the other descriptors
+connect rail 0 to the other rails, and these to rail 0.
 
-Exit status 0: told to quit by its worker, or never given an order. 3: its worker requested something invalid; a line
-says what. ``WORKER_GONE``: its worker has ended. Anything else: MPI failed.
+Exit status 0: it got a ``Quit`` from its worker, or never an order. 3: its worker sent an invalid request, shown in one
+line. ``WORKER_GONE``: its worker has ended. Anything else: MPI failed.
 """
 
 from __future__ import annotations

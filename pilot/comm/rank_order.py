@@ -12,7 +12,7 @@ WARM = "rank warm"
 """The name of a waiting rank process in ps and top."""
 
 WORKER_GONE = 4
-"""Exit status of a rank process whose training process ended without telling it to quit."""
+"""Exit status of a rank process whose training process ended without sending it a ``Quit``."""
 
 _LINE_MAX_BYTES = 1 << 16
 

@@ -1,4 +1,4 @@
-"""The loop of a rank process: serves its training processes until it is told to quit.
+"""The loop of a rank process: serves its training processes until they quit.
 
 A node's training processes make the same requests in the same order, so they are read in rounds, one packet from each.
 """
@@ -19,7 +19,7 @@ from pilot.comm.fabric import Fabric
 from pilot.comm.messages import (
     AnyNote,
     Attach,
-    Bring,
+    Broadcast,
     Gather,
     Gathered,
     Here,
@@ -28,12 +28,12 @@ from pilot.comm.messages import (
     Quit,
     Select,
     Spread,
-    Spreaded,
+    SpreadDone,
 )
 from pilot.comm.naps import wait_for
 from pilot.comm.pipeline import Pipeline, SharedPart, shared_parts
-from pilot.comm.rails import Rails, bring_pieces, leave_together
-from pilot.comm.step_sum import Lookout, StepSum
+from pilot.comm.rails import Rails, broadcast_pieces, leave_together
+from pilot.comm.step_sum import Rounds, StepSum
 from pilot.core.errors import ProtocolError
 
 MOVING_EVERY_S = 1.0
@@ -61,7 +61,7 @@ class RankServer:
         self._fabric = fabric
         self._generation = generation
         self._rails = rails or Rails()
-        self._lookout = Lookout(fabric, self._channels)
+        self._rounds = Rounds(fabric, self._channels)
         self._arenas: dict[int, list[SharedPart]] = {}
         self._selected: int | None = 0
 
@@ -75,13 +75,13 @@ class RankServer:
         leave_together(self._fabric)
 
     def _serve_round(self) -> bool:
-        notes, fds = self._hear_all()
+        notes, fds = self._receive_all()
         if len(set(map(type, notes))) > 1:
             self._expect_in_step(notes)
         match notes[0]:
             case None:
                 _alike(type(None), notes)
-                StepSum(self._parts(), self._channels, self._fabric, self._rails, self._lookout).run()
+                StepSum(self._parts(), self._channels, self._fabric, self._rails, self._rounds).run()
             case Attach():
                 self._attach(_alike(Attach, notes), fds)
             case Select():
@@ -95,13 +95,13 @@ class RankServer:
             case Quit():
                 _alike(Quit, notes)
                 return False
-            case Here() | Gathered() | OutOfStep() | Bring() | Moving() | Spreaded():
+            case Here() | Gathered() | OutOfStep() | Broadcast() | Moving() | SpreadDone():
                 raise ProtocolError(f"a training process must not send {type(notes[0]).__name__}")
             case _:
                 assert_never(notes[0])
         return True
 
-    def _hear_all(self) -> tuple[list[AnyNote | None], list[int | None]]:
+    def _receive_all(self) -> tuple[list[AnyNote | None], list[int | None]]:
         """The next packet of each training process: notes and descriptors, by rank."""
         notes: list[AnyNote | None] = [None] * len(self._channels)
         fds: list[int | None] = [None] * len(self._channels)
@@ -117,7 +117,7 @@ class RankServer:
         return enumerate(self._channels, self._fabric.rank * len(self._channels))
 
     def _expect_in_step(self, notes: Sequence[AnyNote | None]) -> None:
-        """If some of the node gather and others sum, tell these, and wait until one ends."""
+        """If some processes of the node gather and others sum, notify the latter, and wait until one ends."""
         gathering = [rank for (rank, _), note in zip(self._by_rank(), notes, strict=True) if isinstance(note, Gather)]
         summing = [
             channel for channel, note in zip(self._channels, notes, strict=True) if isinstance(note, Select | None)
@@ -126,7 +126,7 @@ class RankServer:
             for channel in summing:
                 channel.send(OutOfStep(gathering[0]))
             while True:
-                self._hear_all()
+                self._receive_all()
 
     def _attach(self, notes: Sequence[Attach], fds: Sequence[int | None]) -> None:
         alike = all((note.number, note.parts) == (notes[0].number, notes[0].parts) for note in notes)
@@ -148,9 +148,9 @@ class RankServer:
         """Part of a step, and so a sum: to a row of zeros each node adds the numbers of its processes."""
         selected = np.zeros((self._fabric.size, len(notes)), np.int64)
         selected[self._fabric.rank] = [note.number for note in notes]
-        self._lookout.begins()
+        self._rounds.begins()
         operation = self._fabric.sum(selected)
-        wait_for(lambda: self._lookout.summed(operation), self._channels)
+        wait_for(lambda: self._rounds.summed(operation), self._channels)
         self._selected = notes[0].number if (selected == notes[0].number).all() else None
         self._rails.select(notes[0])
         self._answer(selected, len(notes))
@@ -158,9 +158,9 @@ class RankServer:
     def _gather(self, given: Sequence[Sequence[int]]) -> None:
         ours = note_checks.one_row(given)
         rows = np.empty((self._fabric.size, len(ours)), np.int64)
-        self._lookout.begins()
+        self._rounds.begins()
         operation = self._fabric.gather(ours, rows)
-        wait_for(lambda: self._lookout.gathered(operation), self._channels)
+        wait_for(lambda: self._rounds.gathered(operation), self._channels)
         self._answer(rows, len(given))
 
     def _answer(self, rows: NDArray[np.int64], local: int) -> None:
@@ -172,46 +172,45 @@ class RankServer:
                 channel.send(gathered)
 
     def _spread(self, notes: Sequence[Spread], fds: Sequence[int | None]) -> None:
-        self._lookout.begins()
+        self._rounds.begins()
         local, root, takers = len(notes), notes[0].root, notes[0].takers
         first = self._fabric.rank * local
         note_checks.check_spread(notes, fds, first, self._fabric.size * local)
         nodes = list(dict.fromkeys(rank // local for rank in (root, *takers)))
         source = next((fd for fd in fds if fd is not None), None)
-        arena = self._bring(nodes, max(note.size for note in notes), source) if self._fabric.rank in nodes else None
+        arena = self._broadcast(nodes, max(note.size for note in notes), source) if self._fabric.rank in nodes else None
         for rank, channel in self._by_rank():
-            channel.send(Spreaded(), arena.fd if arena is not None and rank in takers else None)
+            channel.send(SpreadDone(), arena.fd if arena is not None and rank in takers else None)
         if arena is not None:
             arena.close_fd()
 
-    def _bring(self, nodes: Sequence[int], size: int, source: int | None) -> Arena:
+    def _broadcast(self, nodes: Sequence[int], size: int, source: int | None) -> Arena:
         """Broadcast the ``size`` bytes that the first of ``nodes`` has in its descriptor ``source`` to all of them."""
         fabric = self._fabric.among(nodes)
-        told = np.array([size], np.int64)
-        wait_for(fabric.broadcast(told.view(np.uint8), 0).done, self._channels)
-        arena = note_checks.source(source, size) if source is not None else Arena.of_size(int(told[0]))
-        self._rails.bring(nodes, int(told[0]), arena.fd)
+        sizes = np.array([size], np.int64)
+        wait_for(fabric.broadcast(sizes.view(np.uint8), 0).done, self._channels)
+        arena = note_checks.source(source, size) if source is not None else Arena.of_size(int(sizes[0]))
+        self._rails.broadcast(nodes, int(sizes[0]), arena.fd)
         state = Pipeline()
-        bring_pieces(state, fabric, arena.memory, int(told[0]), 0, self._rails.count)
+        broadcast_pieces(state, fabric, arena.memory, int(sizes[0]), 0, self._rails.count)
         wait_for(_Movement(state, self._channels).done, self._channels)
-        wait_for(self._rails.brought, self._channels)
+        wait_for(self._rails.is_broadcast, self._channels)
         return arena
 
 
 class _Movement:
-    """Tells ``channels`` now and then that ``state`` is moving, because a large state takes longer than the
-    time-out."""
+    """Reports to ``channels`` now and then that ``state`` is moving: a large one takes longer than the time-out."""
 
     def __init__(self, state: Pipeline, channels: Sequence[Channel]) -> None:
         self._state = state
         self._channels = channels
-        self._told, self._told_s = 0, time.monotonic()
+        self._reported, self._reported_s = 0, time.monotonic()
 
     def done(self) -> bool:
         """Whether all pieces are complete; makes them progress."""
         over, now_s = self._state.done(), time.monotonic()
-        if self._state.pieces_over > self._told and now_s - self._told_s >= MOVING_EVERY_S:
-            self._told, self._told_s = self._state.pieces_over, now_s
+        if self._state.pieces_over > self._reported and now_s - self._reported_s >= MOVING_EVERY_S:
+            self._reported, self._reported_s = self._state.pieces_over, now_s
             for channel in self._channels:
                 channel.send(Moving())
         return over

@@ -3,13 +3,14 @@
 =========  ==========================================================================================
 waiting    for a doorbell of each training process: its share of the part is in the shared memory (of the control
            vector, the last part: that of the last bucket)
-under way  added up on the node (unless its numbers are *apart*), and handed to the pipeline, which sums over the nodes
+under way  added up on the node (unless its numbers are *per process*), and handed to the pipeline, which sums over
+           the nodes
 over       the sum is with all training processes of the node
 =========  ==========================================================================================
 
 Parts go through these in order; there are ``over`` ≤ ``started`` ≤ all of them.
 
-The sum inside a node, over the arrays of its training processes; the first one's then goes to the network.
+The sum inside a node is over the arrays of its training processes; the first one's then goes to the network.
 """
 
 from __future__ import annotations
@@ -59,8 +60,8 @@ def _pieces(array: NDArray[np.generic]) -> list[slice]:
 
 
 class StepSum:
-    """One step; ``channels`` are those to the training processes of this node, ``rails`` its other rank processes;
-    ``lookout``: for others that do not sum.
+    """One step; ``channels`` lead to the training processes of this node, ``rails`` to its other rank processes;
+    ``rounds`` detects ranks that do not sum.
     """
 
     def __init__(
@@ -69,13 +70,13 @@ class StepSum:
         channels: Sequence[Channel],
         fabric: Fabric,
         rails: Rails,
-        lookout: Lookout,
+        rounds: Rounds,
     ) -> None:
         self._parts = parts
         self._channels = channels
         self._fabric = fabric
         self._rails = rails
-        self._lookout = lookout
+        self._rounds = rounds
         self._sums = Pipeline()
         self._started = 0
         self._over = 0
@@ -88,14 +89,14 @@ class StepSum:
         self._rails.begin_step()
         self._start_rung()
         naps = Naps(self._fabric.sockets)
-        self._lookout.begins()
+        self._rounds.begins()
         while self._over < len(self._parts):
             if rung := naps.nap(self._expected(), under_way=self._over < self._started):
-                self._hear(rung)
+                self._receive(rung)
             elif self._finish():
                 naps.part_over()
             else:
-                self._lookout.sums()
+                self._rounds.sums()
         for channel in self._channels:
             channel.ring()
 
@@ -103,10 +104,10 @@ class StepSum:
         """The channels that may have something to read, if only that they are closed."""
         return [*(self._silent if self._started < len(self._parts) else self._channels), *self._rails.channels]
 
-    def _hear(self, rung: Sequence[Channel]) -> None:
+    def _receive(self, rung: Sequence[Channel]) -> None:
         for channel in rung:
             if channel in self._rails.channels:
-                self._rails.hear(channel)
+                self._rails.receive(channel)
                 continue
             note, _ = channel.receive()
             if note is not None:
@@ -125,7 +126,7 @@ class StepSum:
 
     def _start_next(self) -> None:
         part = self._parts[self._started]
-        if not part.apart:
+        if not part.per_process:
             add_up(part.arrays, self._sums.done)
         self._rails.start_next()
         put_pieces(self._sums, self._fabric, self._parts, self._started, 0, self._rails.count)
@@ -137,27 +138,27 @@ class StepSum:
         before = self._over
         self._sums.done()
         while self._over < self._rails.over(self._sums.over):
-            if not self._parts[self._over].apart:
+            if not self._parts[self._over].per_process:
                 hand_out(self._parts[self._over].arrays, self._sums.done)
             self._over += 1
         return self._over > before
 
 
 LONG_S = 1.0
-"""A round that is over sooner costs nothing, a longer sum one look in so many seconds, a longer gather one message."""
+"""A shorter round costs nothing, a longer sum one check in so many seconds, a longer gather one message."""
 
 
-class Lookout:
-    """Whether ranks are out of step: some gather while others sum, so that all would wait for each other for ever.
+class Rounds:
+    """Detects ranks out of step: some gather while others sum, so that all would wait for each other for ever.
 
     Ranks go through the same rounds (a step, a gather, a spread), so a round has the same number on all. A rank that
-    waits in a gather for long tells the next rank that number; one that waits in a sum for long looks whether it was
-    told its own. If ranks are out of step, at least one that sums comes after one that gathers.
+    waits in a gather for long sends that number to the next rank; one that waits in a sum for long checks whether it
+    received its own. If ranks are out of step, at least one that sums comes after one that gathers.
 
     Parameters
     ----------
     fabric : to the others
-    channels : to its training processes, which are told
+    channels : to its training processes, which get an :class:`~pilot.comm.messages.OutOfStep`
     """
 
     def __init__(self, fabric: Fabric, channels: Sequence[Channel]) -> None:
@@ -167,34 +168,34 @@ class Lookout:
         self._again_s = math.inf
 
     def begins(self) -> None:
-        """The next round begins."""
+        """Begin the next round."""
         self._round += 1
         self._again_s = time.monotonic() + LONG_S
 
     def gathered(self, operation: Operation) -> bool:
         """Whether ``operation``, the gather of this round, is complete; makes it progress."""
         if operation.done():
-            self._fabric.told()  # unread messages would pile up
+            self._fabric.last_received()  # unread messages would pile up
             return True
         if time.monotonic() >= self._again_s:
             self._again_s = math.inf
-            self._fabric.tell_next(self._round)
+            self._fabric.send_next(self._round)
         return False
 
     def summed(self, operation: Operation) -> bool:
-        """The same for a sum."""
+        """Whether ``operation``, a sum of this round, is complete; makes it progress."""
         if operation.done():
             return True
         self.sums()
         return False
 
     def sums(self) -> None:
-        """We wait in a sum."""
+        """Check, while waiting in a sum, whether the previous rank gathers."""
         now_s = time.monotonic()
         if now_s < self._again_s:
             return
         self._again_s = now_s + LONG_S
-        if self._fabric.told() == self._round:
+        if self._fabric.last_received() == self._round:
             self._again_s = math.inf
             previous = (self._fabric.rank - 1) % self._fabric.size
             for channel in self._channels:

@@ -49,20 +49,17 @@ class StopWorker:
 class FormGroup:
     """Form ``generation`` over ``members``, rank i on the i-th; the first leads.
 
-    ``previous`` is the generation that trains on until the switch (its ranks agree on the step); None: none trains.
-    Ranks of ``previous`` that are not members stop at the switch and hold their state until told otherwise. If no
-    member holds a state, one is loaded: ``saved_step`` is the newest that a checkpoint is known to hold (0: none is
-    known; only then may the group start from scratch), and checkpoints of generations up to ``given_up`` do not count.
-    Completes with ``GroupFormed`` or ``GroupBroken``, unless dissolved before.
+    Ranks of ``previous`` that are not members stop at the switch and hold their state until a later command. If no
+    member holds a state, one is loaded. Completes with ``GroupFormed`` or ``GroupBroken``, unless dissolved before.
     """
 
     trainer: TrainerId
     generation: Generation
     members: tuple[NodeId, ...]
-    previous: Generation | None
+    previous: Generation | None  #: trains on until the switch (its ranks agree on the step); None: none trains
     reason: str
-    saved_step: int = 0
-    given_up: Generation = NO_GENERATION
+    saved_step: int = 0  #: the newest that a checkpoint is known to hold; 0: none, the group may start from scratch
+    given_up: Generation = NO_GENERATION  #: checkpoints of generations up to this one do not count
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +137,7 @@ class ReleaseNode:
 
 @dataclass(frozen=True, slots=True)
 class SetNodeAside:
-    """``node`` is not used for ``trainer`` (None: for any) until ``until_s``; requires no action."""
+    """``node`` is not used for ``trainer`` (None: for any) until ``until_s``. For the log; nothing follows."""
 
     node: NodeId
     trainer: TrainerId | None
@@ -150,7 +147,7 @@ class SetNodeAside:
 
 @dataclass(frozen=True, slots=True)
 class HoldTrainer:
-    """``trainer`` gets no nodes until a user releases it; tell the user. Requires no action."""
+    """``trainer`` gets no nodes until a user releases it. The user is informed; nothing else follows."""
 
     trainer: TrainerId
     reason: str
@@ -158,7 +155,7 @@ class HoldTrainer:
 
 @dataclass(frozen=True, slots=True)
 class WarnOfBudget:
-    """Most of the budget of ``trainer`` (None: of the pool) is used; tell the user. Requires no action."""
+    """Most of the budget of ``trainer`` (None: of the pool) is used. The user is informed; nothing else follows."""
 
     trainer: TrainerId | None
     reason: str
@@ -204,7 +201,7 @@ class AskTrial:
 
 @dataclass(frozen=True, slots=True)
 class TellTrial:
-    """Tell the sampler of ``study`` what trial ``number`` reported at the first rung; None: it failed before that.
+    """Give the sampler of ``study`` the value of trial ``number`` at the first rung; None: it failed before that.
     Completes with ``TrialTold``."""
 
     study: StudyId

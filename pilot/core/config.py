@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pilot.core.commands import Outcome
 from pilot.core.curves.curve_model import ON_SUMMIT, Priors
-from pilot.core.curves.measured import RescaleCosts
+from pilot.core.curves.measured import KEPT_OF_POOL, RescaleCosts
 from pilot.core.curves.profiles import Changes
 from pilot.core.errors import UserError
-from pilot.core.ids import PlanId, StudyId, TrainerId
+from pilot.core.ids import NO_PLAN, PlanId, StudyId, TrainerId
 from pilot.core.plan.arrivals import Arrivals
-from pilot.core.plan.assign import GpuNodes
+from pilot.core.plan.assign import Packing
 from pilot.core.plan.objective import Objective, scaling_efficiency
 from pilot.core.plan.problem import Plan, Problem
 from pilot.core.pool.blame import BlameState
@@ -47,7 +47,7 @@ class CoordinatorConfig:
     ended_kept: int = sys.maxsize
     #: plans are made at multiples of this (Huawei's f); 0: at every event that changes the problem
     decide_every_s: float = 0.0
-    gpus: GpuNodes | None = None  #: on which node each GPU is, if the pool's unit is a GPU; None: a unit is a node
+    packing: Packing | None = None  #: chooses the order in which growing trainers take free nodes; None: as submitted
     timed: bool = False  #: problems include how long trainers have trained and what is left, for planners that use it
     priors: Priors = ON_SUMMIT  #: how trainers are expected to scale until those of the pool have been measured
 
@@ -60,31 +60,30 @@ class CoordinatorConfig:
             raise UserError(f"max_parallel_trainers must be at least 1, got {self.max_parallel_trainers}")
 
 
-@dataclass(slots=True)
+@dataclass(eq=False)
 class State:
     """The complete state of a coordinator, without its configuration: plain data in a fixed order, so that the same
-    events give the same bytes wherever it is written.
-    """
+    events give the same bytes wherever it is written."""
 
-    trainers: dict[TrainerId, Trainer]
-    past: dict[TrainerId, Outcome]
-    studies: dict[StudyId, Study]
-    pool: PoolState
-    blame: BlameState
-    plan_id: PlanId
-    problem: Problem | None
-    plan: Plan | None
-    settled: bool
-    planning: bool
-    asked_s: float
-    awaited: bool
-    decided_s: float
-    draining: bool
-    reopened: int
-    costs: RescaleCosts
-    priors: Priors
-    usage: Usage
-    arrivals: Arrivals
-    changes: Changes
-    losses: Losses
-    now_s: float
+    trainers: dict[TrainerId, Trainer] = field(default_factory=dict)  #: in the order of submission
+    past: dict[TrainerId, Outcome] = field(default_factory=dict)  #: trainers that are no longer kept in full
+    studies: dict[StudyId, Study] = field(default_factory=dict)
+    pool: PoolState = field(default_factory=PoolState)
+    blame: BlameState = field(default_factory=BlameState)
+    plan_id: PlanId = NO_PLAN
+    problem: Problem | None = None  #: the last one
+    plan: Plan | None = None  #: the last one
+    settled: bool = False  #: the answer to ``problem`` was to change nothing
+    solving: bool = False  #: a plan is being made
+    asked_s: float = 0.0  #: when the last plan was asked for
+    awaited: bool = False  #: a periodic decision is being made
+    decided_s: float = 0.0  #: when the last one was due
+    draining: bool = False
+    reopened: int = 0  #: how often the pool came up again after a drain
+    costs: RescaleCosts = field(default_factory=lambda: RescaleCosts(KEPT_OF_POOL))
+    priors: Priors = ON_SUMMIT
+    usage: Usage = field(default_factory=Usage)
+    arrivals: Arrivals = field(default_factory=Arrivals)
+    changes: Changes = field(default_factory=Changes)
+    losses: Losses = field(default_factory=Losses)
+    now_s: float = 0.0

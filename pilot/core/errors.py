@@ -1,4 +1,4 @@
-"""The error hierarchy. Each error says whose fault it is and whether to retry.
+"""The error hierarchy. The class of an error shows whose fault it is; ``transient``, whether to retry.
 
 Expected situations (a preemption, a timeout) are events or statuses, never errors.
 """
@@ -56,7 +56,7 @@ class SiteError(UserError):
 
 
 class LostFileError(UserError):
-    """A file is missing or damaged, and with it what only it said."""
+    """A file is missing or damaged, and nothing else has its content."""
 
 
 class NoRestartError(UserError):

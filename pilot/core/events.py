@@ -7,35 +7,21 @@ from enum import StrEnum
 
 from pilot.core.ids import Generation, NodeId, PlanId, TrainerId
 from pilot.core.plan.problem import Plan
-from pilot.core.study.events import (
-    ReservationDue,
-    StudyDue,
-    StudyResumed,
-    StudyStopped,
-    StudySubmitted,
-    TrialAsked,
-    TrialNotAsked,
-    TrialTold,
-)
+from pilot.core.study.events import ReservationDue, StudyDue, StudyEvent
 from pilot.core.trainer.proof import ProofState
 from pilot.core.trainer.spec import TrainerSpec
 
 
 @dataclass(frozen=True, slots=True)
 class PoolChanged:
-    """Nodes joined, got a notice, or were lost; what happens together is one event (FreeTrain §2.1).
+    """Nodes joined, got a notice, or were lost; what happens together is one event (FreeTrain §2.1)."""
 
-    ``joined`` nodes are new and free. ``leaving`` nodes got a notice: they live until ``deadline_s`` at the latest and
-    get no new work. ``lost`` nodes are gone, announced or not. ``ends``: when nodes, new or not, will surely have left
-    (None: no longer known); nothing happens to them before.
-    """
-
-    joined: tuple[NodeId, ...] = ()
-    leaving: tuple[NodeId, ...] = ()
-    lost: tuple[NodeId, ...] = ()
+    joined: tuple[NodeId, ...] = ()  #: new and free
+    noticed: tuple[NodeId, ...] = ()  #: got a notice: they live until ``deadline_s`` at most, and get no new work
+    lost: tuple[NodeId, ...] = ()  #: gone, announced or not
     deadline_s: float | None = None
     cause: str = ""
-    ends: tuple[tuple[NodeId, float | None], ...] = ()
+    ends: tuple[tuple[NodeId, float | None], ...] = ()  #: when nodes will surely have left (None: no longer known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +45,7 @@ class TrainerResumed:
     submission.
 
     ``budget_node_hours`` is its new budget, for its total use; None: unchanged. ``from_scratch``: its checkpoints are
-    given up, and it starts as it did when it was submitted; one that is held may be told so, too.
+    given up, and it starts as it did when it was submitted; this is also possible for a held one.
     """
 
     trainer: TrainerId
@@ -184,20 +170,16 @@ class WorkerExited:
 
 @dataclass(frozen=True, slots=True)
 class GroupFormed:
-    """Completes ``FormGroup``: all ranks hold the same state at ``step`` and train in this generation.
-
-    ``resumed`` is the step of the checkpoint that the group started from if none of its ranks held a state (0: from
-    scratch), otherwise None. ``identity`` describes, by name, what the run trains on
-    (:mod:`pilot.core.trainer.run_identity`); ``accepted`` lists its accepted changes so far, as (step, what, before,
-    now).
-    """
+    """Completes ``FormGroup``: all ranks hold the same state at ``step`` and train in this generation."""
 
     trainer: TrainerId
     generation: Generation
     step: int
+    #: step of the checkpoint that the group started from (0: from scratch); None: its ranks held a state
     resumed: int | None = None
+    #: what the run trains on, by name (:mod:`pilot.core.trainer.run_identity`)
     identity: tuple[tuple[str, str], ...] = ()
-    accepted: tuple[tuple[int, str, str, str], ...] = ()
+    accepted: tuple[tuple[int, str, str, str], ...] = ()  #: its accepted changes: (step, what, before, now)
 
 
 class Unloaded(StrEnum):
@@ -211,18 +193,14 @@ class Unloaded(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GroupBroken:
-    """A group that forms or trains cannot go on (completes ``FormGroup`` and ``PauseGroup`` too). Its members live.
-
-    ``node`` is where it was noticed first, if an agent noticed. ``unreached``: pairs of members (a, b) where a cannot
-    reach b through the network. ``unloaded``: ``node`` could not load the state.
-    """
+    """A group that forms or trains cannot go on (completes ``FormGroup`` and ``PauseGroup`` too). Its members live."""
 
     trainer: TrainerId
     generation: Generation
     reason: str
-    node: NodeId | None = None
-    unreached: tuple[tuple[NodeId, NodeId], ...] = ()
-    unloaded: Unloaded | None = None
+    node: NodeId | None = None  #: where it was noticed first, if an agent noticed
+    unreached: tuple[tuple[NodeId, NodeId], ...] = ()  #: members (a, b) where a cannot reach b through the network
+    unloaded: Unloaded | None = None  #: ``node`` could not load the state
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +242,7 @@ class StallFinding(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GroupExamined:
-    """Completes ``ExamineGroup``: what was seen on each member's node. ``unreached``: see ``GroupBroken``."""
+    """Completes ``ExamineGroup`` with the finding on each member's node. ``unreached``: see ``GroupBroken``."""
 
     trainer: TrainerId
     generation: Generation
@@ -293,7 +271,7 @@ class CheckpointPublished:
 
 @dataclass(frozen=True, slots=True)
 class ScriptChecked:
-    """Completes ``CheckScript``: the script passed, differs, or is unchecked; ``line`` says what was found."""
+    """Completes ``CheckScript``: the script passed, differs, or is unchecked; ``line``: the finding in words."""
 
     trainer: TrainerId
     node: NodeId
@@ -305,7 +283,7 @@ class ScriptChecked:
 class LedgerRange:
     """Samples [cursor, cursor_end) of ``epoch`` went into steps [step, step_end) of ``generation``.
 
-    Step s is the s-th application of the optimizer, counted from 0 over the trainer's whole life.
+    Step s is the s-th application of the optimizer, counted from 0 over the trainer's life.
     """
 
     generation: Generation
@@ -318,25 +296,20 @@ class LedgerRange:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """At most one per second and trainer, from its leader (MalleTrain's Job Monitor).
-
-    ``samples`` counts those behind the current parameters; ``samples_per_s`` is the median rate of the last 20 steps in
-    this generation (None before enough are known). ``total_samples``: total samples of the loop, if known. ``metrics``
-    are what the script reports (loss, accuracy). ``reports``, of a trial, are (number, value) of its newest reports of
-    its study's metric, numbered from 1; some of them may have been sent before.
-    """
+    """At most one per second and trainer, from its leader (MalleTrain's Job Monitor)."""
 
     trainer: TrainerId
     generation: Generation
     step: int
     epoch: int
-    samples: int
-    samples_per_s: float | None = None
+    samples: int  #: those behind the current parameters
+    samples_per_s: float | None = None  #: median of the last 20 steps in this generation; None: too few
     stall_s: float | None = None
     rescale_s: float | None = None
     ledger: tuple[LedgerRange, ...] = ()
-    metrics: tuple[tuple[str, float], ...] = field(default=())
-    total_samples: float | None = None
+    metrics: tuple[tuple[str, float], ...] = field(default=())  #: reported by the script (loss, accuracy)
+    total_samples: float | None = None  #: of the loop, if known
+    #: of a trial: (number, value) of its newest reports of its study's metric, from 1; some may come repeatedly
     reports: tuple[tuple[int, float], ...] = ()
 
 
@@ -389,45 +362,15 @@ class ProfileDue:
     trainer: TrainerId
 
 
-Event = (
-    PoolChanged
-    | TrainerSubmitted
-    | TrainerCancelled
-    | TrainerResumed
-    | TrainerHeld
-    | TrainerReleased
-    | TrainerRemoved
-    | DrainRequested
-    | PoolReopened
-    | EntriesLost
-    | PlanReady
-    | PlanFailed
-    | WorkerReady
-    | WorkerSlow
-    | CodeLoaded
-    | WorkerExited
-    | GroupFormed
-    | GroupBroken
-    | GroupPaused
-    | GroupStalled
-    | GroupExamined
-    | CheckpointWritten
-    | CheckpointPublished
-    | ScriptChecked
-    | Progress
-    | TrainerFinished
-    | NodeRetried
-    | NodeCleared
-    | BudgetDue
-    | ArrivalsDue
-    | DecisionDue
-    | ProfileDue
-    | StudySubmitted
-    | StudyStopped
-    | StudyResumed
-    | StudyDue
-    | TrialAsked
-    | TrialNotAsked
-    | TrialTold
-    | ReservationDue
-)
+WorkerEvent = WorkerReady | WorkerSlow | CodeLoaded | WorkerExited
+GroupEvent = GroupFormed | GroupBroken | GroupPaused | GroupStalled | GroupExamined | Progress
+TrainerEvent = WorkerEvent | GroupEvent | CheckpointWritten | CheckpointPublished | ScriptChecked
+"""About the workers and groups of one trainer."""
+
+TimeEvent = ArrivalsDue | BudgetDue | DecisionDue | NodeRetried | ProfileDue | ReservationDue | StudyDue
+"""Due by time alone."""
+
+PoolEvent = PoolChanged | PoolReopened | DrainRequested | EntriesLost | NodeCleared | PlanReady | PlanFailed
+ArrivalEvent = TrainerSubmitted | TrainerResumed | TrainerReleased
+EndEvent = TrainerCancelled | TrainerHeld | TrainerFinished | TrainerRemoved
+Event = PoolEvent | ArrivalEvent | EndEvent | TrainerEvent | TimeEvent | StudyEvent

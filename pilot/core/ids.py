@@ -31,6 +31,9 @@ NO_GENERATION = Generation(0)
 PlanId = NewType("PlanId", int)
 """Numbers the solves of one coordinator; a plan with another id than the newest one asked for is stale."""
 
+NO_PLAN = PlanId(0)
+"""Before the first solve."""
+
 _DIGITS = re.compile(r"(\d+)")
 
 

@@ -1,4 +1,4 @@
-"""``pilot doctor``: check this host for problems. Each check actually does what a pool will do later."""
+"""The checks of ``pilot doctor``. Each one actually does what a pool will do later."""
 
 from __future__ import annotations
 

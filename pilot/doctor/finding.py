@@ -1,7 +1,8 @@
-"""What ``pilot doctor`` found: a grade, what was seen, and how to fix it."""
+"""Findings of ``pilot doctor``: a grade, an observation, and its remedy."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -22,14 +23,14 @@ class Grade(StrEnum):
 class Finding:
     """One line for the user."""
 
-    check: str  #: what was checked
+    check: str  #: the name of the check
     grade: Grade  #: how bad it is
-    seen: str  #: what was found
+    seen: str  #: the observation
     remedy: str = ""  #: how to fix it; empty: nothing to fix
 
 
 class Findings(Answer, frozen=True):
-    """What ``pilot doctor`` found."""
+    """The findings of ``pilot doctor``."""
 
     findings: list[Finding]  #: in the order of the checks; a check may have several, or none
 
@@ -42,6 +43,11 @@ def ok(check: str, seen: str) -> Finding:
 def warn(check: str, seen: str, remedy: str) -> Finding:
     """Should be fixed some day."""
     return Finding(check, Grade.WARN, seen, remedy)
+
+
+def ok_if(good: bool, check: str, seen: str, remedy: str, otherwise: Callable[[str, str, str], Finding]) -> Finding:
+    """``seen``, with a remedy unless it is ``good``."""
+    return ok(check, seen) if good else otherwise(check, seen, remedy)
 
 
 def fail(check: str, seen: str, remedy: str) -> Finding:

@@ -1,4 +1,4 @@
-"""What this host must have: MPI over the site's fabric, solvers, and enough processes and open files."""
+"""Check this host: MPI over the site's fabric, solvers, and enough processes and open files."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from pilot.core.curves.curve import Curve
 from pilot.core.errors import PilotError
 from pilot.core.ids import TrainerId
 from pilot.core.plan.problem import Candidate, PlanStatus, Problem
-from pilot.doctor.finding import Finding, fail, ok, warn
-from pilot.site import host_limits as host_room
+from pilot.doctor.finding import Finding, fail, ok, ok_if, warn
+from pilot.site import host_limits
 from pilot.site.site import Site
 
 MPI_LIMIT_S = 60.0
@@ -33,7 +33,7 @@ def mpi(site: Site, _run_dir: Path) -> Iterator[Finding]:
     here = next((name for name in site.interfaces if name in psutil.net_if_addrs()), None)
     where = f"{site.fabric} on {here or 'any interface'}"
     try:
-        told = json.loads(_sum_over(site.fabric, here))
+        times = json.loads(_sum_over(site.fabric, here))
     except (PilotError, ValueError) as error:
         yield fail(
             "MPI",
@@ -41,11 +41,13 @@ def mpi(site: Site, _run_dir: Path) -> Iterator[Finding]:
             'set fabric="tcp" and an interface of this host in the site file, or install the mpich wheel',
         )
         return
-    yield ok("MPI", f"two ranks over {where}: up in {told['init_s']:.2f} s, 8 MB summed in {told['allreduce_s']:.3f} s")
+    yield ok(
+        "MPI", f"two ranks over {where}: up in {times['init_s']:.2f} s, 8 MB summed in {times['allreduce_s']:.3f} s"
+    )
 
 
 def _sum_over(provider: str, interface: str | None) -> str:
-    """What rank 0 of :mod:`pilot.comm.allreduce_check` prints."""
+    """Output of rank 0 of :mod:`pilot.comm.allreduce_check`."""
     environment = mpich.environment(os.environ, interface=interface, provider=provider)
     done = world.run([sys.executable, "-P", "-m", "pilot.comm.allreduce_check"], 2, environment, MPI_LIMIT_S)
     if all(rank.returncode == 0 for rank in done):
@@ -82,23 +84,18 @@ def _problem() -> Problem:
 
 def tasks(site: Site, _run_dir: Path) -> Iterator[Finding]:
     """Processes and threads that this user may still start (``ulimit -u``, and the cgroup's ``pids.max``)."""
-    room, need = host_room.task_room(), host_room.tasks_needed(site, None)
+    room, need = host_limits.task_room(), host_limits.tasks_needed(site, None)
     if room is None:
         yield ok("task limits", "no limit on processes and threads")
         return
     seen = f"{room.left} more processes and threads allowed by {room.limit}; a pool needs {need} here"
-    if room.left >= TASKS_SPARE * need:
-        yield ok("task limits", seen)
-    else:
-        grade = warn if room.left >= need else fail
-        yield grade("task limits", seen, "end processes that you do not need, or run the coordinator inside a job")
+    remedy = "end processes that you do not need, or run the coordinator inside a job"
+    yield ok_if(room.left >= TASKS_SPARE * need, "task limits", seen, remedy, warn if room.left >= need else fail)
 
 
 def open_files(site: Site, _run_dir: Path) -> Iterator[Finding]:
     """The hard limit, to which the coordinator raises its soft one; each pilot takes one descriptor."""
-    hard, need = host_room.most_files(), host_room.files_needed(site, FILES_PILOTS)
+    hard, need = host_limits.most_files(), host_limits.files_needed(site, FILES_PILOTS)
     seen = f"{hard} open files allowed; {FILES_PILOTS} pilots need {need}"
-    if hard >= need:
-        yield ok("open files", seen)
-    else:
-        yield warn("open files", seen, "request a higher hard limit (ulimit -Hn), or run the coordinator inside a job")
+    remedy = "request a higher hard limit (ulimit -Hn), or run the coordinator inside a job"
+    yield ok_if(hard >= need, "open files", seen, remedy, warn)

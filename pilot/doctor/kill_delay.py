@@ -18,14 +18,14 @@ from pilot.provisioning.scheduler import JobPhase, Queue
 from pilot.site.site_files import SiteFile
 
 CHECK = "kill delay"
-LOOK_S = 1.0
+POLL_S = 1.0
 LONGEST_S = 600.0
 """A job that PBS has not killed by then is deleted by force."""
 
 
 def tried(site_file: SiteFile, folder: Path, limit_s: float) -> Iterator[Finding]:
-    """Submit a job that ignores TERM, delete it, and see when it is killed. Its output goes to ``folder``, which the
-    nodes must see; it may take ``limit_s`` to start. Everything is removed afterwards.
+    """Submit a job that ignores TERM, delete it, and measure when it is killed. Its output goes to ``folder``, which
+    the nodes must see; it may take ``limit_s`` to start. Everything is removed afterwards.
 
     Does not work as root: MoM does not count root's processes, so it thinks the job has none when TERM is sent.
     """
@@ -57,7 +57,7 @@ def tried(site_file: SiteFile, folder: Path, limit_s: float) -> Iterator[Finding
 
 
 def _is_over(queue: Queue, job: str) -> bool:
-    """Whether PBS says that the job is over; no answer counts as no."""
+    """Whether the job is over according to PBS; no answer counts as no."""
     try:
         view = queue.poll([job], time.time()).jobs.get(job)
     except PilotError:
@@ -71,5 +71,5 @@ def _until(reached: Callable[[], bool], limit_s: float) -> bool:
     while not reached():
         if time.monotonic() > end_s:
             return False
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
     return True

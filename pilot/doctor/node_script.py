@@ -1,6 +1,6 @@
-"""The script that ``pilot doctor --pilots`` submits: some steps with 8 MB of gradients, and the time per step. What it
-finds out about each node (its GPUs, and the bandwidths between them and the host and between the node's training
-processes) is written beside the trainer's logs.
+"""The script that ``pilot doctor --pilots`` submits: some steps with 8 MB of gradients, and the time per step. Each
+node's GPUs, and the bandwidths between them and the host and between the node's training processes, are written beside
+the trainer's logs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _TIMES = 5
 
 def main() -> None:
     """Train on noise; report the median seconds of a step."""
-    _look_at_node()
+    _write_findings()
     torch.manual_seed(0)
     device = own_device()
     model = nn.Linear(2000, GRADIENT_BYTES // 4 // 2000, bias=False).to(device)
@@ -58,12 +58,14 @@ def main() -> None:
         session.report(step_s=median(seconds))
 
 
-def _look_at_node() -> None:
+def _write_findings() -> None:
     lines = seen(os.environ)
     if Seat.of(os.environ).rank == 0 and (folder := os.environ.get("PILOT_TRAINER_DIR")):
-        told = json.dumps([socket.gethostname(), *lines])
         with trainer_folder.held(Path(folder, "logs"), os.environ["PILOT_TRAINER_UID"]) as logs:
-            publish(logs / f"{SEEN}{socket.gethostname()}-{os.getpid()}.json", told.encode())
+            publish(
+                logs / f"{SEEN}{socket.gethostname()}-{os.getpid()}.json",
+                json.dumps([socket.gethostname(), *lines]).encode(),
+            )
 
 
 def seen(environment: Mapping[str, str], numbers: int = NUMBERS) -> list[str]:
@@ -93,10 +95,10 @@ def _nccl() -> str:
 def _reach(count: int) -> str:
     """Whether the GPUs can read one another's memory."""
     pairs = [(one, other) for one in range(count) for other in range(count) if one != other]
-    apart = [pair for pair in pairs if not torch.cuda.can_device_access_peer(*pair)]
-    if not apart:
+    unlinked = [pair for pair in pairs if not torch.cuda.can_device_access_peer(*pair)]
+    if not unlinked:
         return "all reach each other directly"
-    return f"{len(apart)} of {len(pairs)} pairs do not reach each other directly, for example {apart[0]}"
+    return f"{len(unlinked)} of {len(pairs)} pairs do not reach each other directly, for example {unlinked[0]}"
 
 
 def _copies(device: torch.device, numbers: int) -> str:
@@ -110,12 +112,12 @@ def _between(environment: Mapping[str, str], seat: Seat, device: torch.device, n
     fabric = fabric_of(environment, device)
     fabric = "gloo" if fabric == "shared-memory" else fabric
     group = NodeGroup(seat, Path(f"{environment[STORE]}.doctor"), fabric)
-    whole = torch.ones(numbers // seat.size * seat.size, device=device)
-    own = whole[: len(whole) // seat.size].clone()
-    added = _bytes_per_s(lambda: group.reduce(whole, own).wait(), whole)
-    spread = _bytes_per_s(lambda: group.spread(own, whole).wait(), whole)
+    total = torch.ones(numbers // seat.size * seat.size, device=device)
+    own = total[: len(total) // seat.size].clone()
+    added = _bytes_per_s(lambda: group.reduce(total, own).wait(), total)
+    spread = _bytes_per_s(lambda: group.spread(own, total).wait(), total)
     rates = f"summed at {added / 1e9:.2f} GB/s, gathered at {spread / 1e9:.2f} GB/s"
-    return f"{whole.nbytes / 2**20:.0f} MiB between {seat.size} processes by {fabric}: {rates}"
+    return f"{total.nbytes / 2**20:.0f} MiB between {seat.size} processes by {fabric}: {rates}"
 
 
 def _bytes_per_s(act: Callable[[], object], moved: torch.Tensor) -> float:

@@ -1,5 +1,5 @@
-"""The site file's scheduler and queue, checked against the scheduler's answers: would pilots run there, for how long,
-and would they be preemptable?
+"""Check the site file's scheduler and queue against the scheduler's answers: would pilots run there, how long, and
+would they be preemptable?
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ import os
 import re
 import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from pilot.core.errors import SubmitError
-from pilot.doctor.finding import Finding, fail, ok, warn
+from pilot.doctor.finding import Finding, fail, ok, ok_if, warn
 from pilot.host.commands import Run, run_command
 from pilot.provisioning.scheduler_pbs import walltime_s
 from pilot.provisioning.scheduler_slurm import limit_s
@@ -25,6 +26,7 @@ _COMMANDS: dict[str, Sequence[str]] = {
     "pbspro": ("qsub", "qselect", "qstat", "qdel"),
     "lsf": ("bsub", "bjobs", "bqueues", "bkill"),
 }
+_ok, _warn, _fail = (partial(grade, "scheduler") for grade in (ok, warn, fail))
 _ASK = "ask the admins, or choose another queue"
 _KILL_DELAY_S = 10.0
 """PBS's default for a queue without its own (PBS reference guide, queue attributes)."""
@@ -33,19 +35,19 @@ _KILL_DELAY_S = 10.0
 def scheduler(site: Site, _run_dir: Path, run: Run = run_command) -> Iterator[Finding]:
     """Check the scheduler's commands and the queue. ``run`` runs a command (tests pass recorded answers)."""
     if site.retired:
-        yield fail("scheduler", f"{site.name} was retired: {site.retired}", "use this site for replays only")
+        yield _fail(f"{site.name} was retired: {site.retired}", "use this site for replays only")
     if not (commands := _COMMANDS[site.scheduler]):
-        yield ok("scheduler", "none: pilots are local processes")
+        yield _ok("none: pilots are local processes")
         return
     if run is run_command and (missing := [name for name in commands if shutil.which(name) is None]):
         remedy = "run this on a login node, with the scheduler's module loaded"
-        yield fail("scheduler", f"not on this host's PATH: {', '.join(missing)}", remedy)
+        yield _fail(f"not on this host's PATH: {', '.join(missing)}", remedy)
         return
-    yield ok("scheduler", f"{site.scheduler}'s commands are installed")
+    yield _ok(f"{site.scheduler}'s commands are installed")
     try:
         yield from {"slurm": _slurm, "pbspro": _pbs, "lsf": _lsf}[site.scheduler](site, run)
     except SubmitError as error:
-        yield fail("scheduler", str(error), "is the scheduler running, and does the queue in the site file exist?")
+        yield _fail(str(error), "is the scheduler running, and does the queue in the site file exist?")
 
 
 # --- Slurm
@@ -59,13 +61,13 @@ def _slurm(site: Site, run: Run) -> Iterator[Finding]:
     row = next((row for row in rows if site.partition or row[0].endswith("*")), None)
     if row is None:
         seen = f"Slurm has no partition {site.partition}" if site.partition else "Slurm has no default partition"
-        yield fail("scheduler", seen, "correct partition in the site file; sinfo -s lists them")
+        yield _fail(seen, "correct partition in the site file; sinfo -s lists them")
         return
     _, state, nodes, longest, preemption = row
     if state != "up":
-        yield fail("scheduler", f"{named} is {state}: jobs there wait or are refused", _ASK)
+        yield _fail(f"{named} is {state}: jobs there wait or are refused", _ASK)
     else:
-        yield ok("scheduler", f"{named} is up, with {nodes} nodes")
+        yield _ok(f"{named} is up, with {nodes} nodes")
     yield from _long_enough(site, limit_s(longest))
     if preemption.upper().startswith("SUSPEND"):
         yield _suspends(f"{named} has PreemptMode={preemption}")
@@ -82,16 +84,14 @@ def _pbs(site: Site, run: Run) -> Iterator[Finding]:
     yield from _open(site.queue, queue)
     yield from _long_enough(site, walltime_s(queue.get("resources_max.walltime", "")))
     yield from _within_limits(site, queue)
-    told_s = _kill_delay_s(queue)
-    if told_s is None:
-        yield ok(
-            "scheduler", f"queue {site.queue} shows no kill_delay, so PBS's default is assumed; --pilots 1 measures it"
-        )
-    yield grace(site, _KILL_DELAY_S if told_s is None else told_s)
+    delay_s = _kill_delay_s(queue)
+    if delay_s is None:
+        yield _ok(f"queue {site.queue} shows no kill_delay, so PBS's default is assumed; --pilots 1 measures it")
+    yield grace(site, _KILL_DELAY_S if delay_s is None else delay_s)
     yield from _preemptable(site, run)
 
 
-def tells_kill_delay(site: Site, run: Run = run_command) -> bool:
+def shows_kill_delay(site: Site, run: Run = run_command) -> bool:
     """Whether the queue shows how long a job lives after TERM."""
     if site.queue is None:
         return False
@@ -107,11 +107,10 @@ def _kill_delay_s(queue: Mapping[str, str]) -> float | None:
 
 
 def grace(site: Site, delay_s: float) -> Finding:
-    """Compare the site file's grace with what PBS grants."""
+    """Compare the site file's grace with PBS's."""
     seen = f"PBS kills a preempted job {delay_s:g} s after TERM, and the site file assumes {site.grace_s:g} s"
-    if site.grace_s <= delay_s:
-        return ok("scheduler", seen)
-    return fail("scheduler", seen, f"set grace_s={max(0.0, delay_s - 2):g} in the site file: less than kill_delay")
+    remedy = f"set grace_s={max(0.0, delay_s - 2):g} in the site file: less than kill_delay"
+    return ok_if(site.grace_s <= delay_s, "scheduler", seen, remedy, fail)
 
 
 def _open(name: str, queue: Mapping[str, str]) -> Iterator[Finding]:
@@ -122,9 +121,9 @@ def _open(name: str, queue: Mapping[str, str]) -> Iterator[Finding]:
         *_closed_to_us(queue),
     ]
     if closed:
-        yield fail("scheduler", f"queue {name} {'; '.join(closed)}", _ASK)
+        yield _fail(f"queue {name} {'; '.join(closed)}", _ASK)
     else:
-        yield ok("scheduler", f"queue {name} accepts and starts jobs")
+        yield _ok(f"queue {name} accepts and starts jobs")
 
 
 def _closed_to_us(queue: Mapping[str, str]) -> list[str]:
@@ -159,9 +158,7 @@ def _within_limits(site: Site, queue: Mapping[str, str]) -> Iterator[Finding]:
         )
         if limits and (least := min(map(int, limits))) < site.max_jobs:
             seen = f"queue {site.queue} allows {least} jobs ({name} = {text}), the site file {site.max_jobs}"
-            yield warn(
-                "scheduler", seen, f"set max_jobs={least} in the site file: further jobs would wait or be refused"
-            )
+            yield _warn(seen, f"set max_jobs={least} in the site file: further jobs would wait or be refused")
 
 
 def _preemptable(site: Site, run: Run) -> Iterator[Finding]:
@@ -169,18 +166,16 @@ def _preemptable(site: Site, run: Run) -> Iterator[Finding]:
     try:
         order = _attributes(run(["qmgr", "-c", "list sched"], site.command_timeout_s)).get("preempt_order", "")
     except SubmitError as error:
-        yield warn(
-            "scheduler", f"cannot find out how pilots are preempted: {error}", "ask the admins for preempt_order"
-        )
+        yield _warn(f"cannot find out how pilots are preempted: {error}", "ask the admins for preempt_order")
         return
     ways = set(re.sub(r"[^SCRD]", "", order))
     if ways and not ways & {"S", "D"} and not site.requeue:
         seen = f"PBS preempts by requeueing (preempt_order = {order}), which requeue=False forbids: pilots would "
-        yield fail("scheduler", f"{seen}never be preempted", "set requeue=True in the site file")
+        yield _fail(f"{seen}never be preempted", "set requeue=True in the site file")
     elif "S" in ways:
         yield _suspends(f"preempt_order = {order}")
     elif ways:
-        yield ok("scheduler", f"pilots can be preempted (preempt_order = {order})")
+        yield _ok(f"pilots can be preempted (preempt_order = {order})")
 
 
 def _attributes(text: str) -> dict[str, str]:
@@ -200,26 +195,24 @@ def _lsf(site: Site, run: Run) -> Iterator[Finding]:
     output = run(["bqueues", site.queue], site.command_timeout_s)
     status = next((word for word in output.split() if word.startswith(("Open:", "Closed:"))), "")
     if status and status != "Open:Active":
-        yield fail("scheduler", f"queue {site.queue} is {status}: jobs there wait or are refused", _ASK)
+        yield _fail(f"queue {site.queue} is {status}: jobs there wait or are refused", _ASK)
     else:
-        yield ok("scheduler", f"queue {site.queue} exists")
+        yield _ok(f"queue {site.queue} exists")
 
 
 # --- all schedulers
 
 
 def _unnamed() -> Finding:
-    return warn(
-        "scheduler", "the site file names no queue", "jobs go to the default queue, which is rarely preemptable"
-    )
+    return _warn("the site file names no queue", "jobs go to the default queue, which is rarely preemptable")
 
 
 def _long_enough(site: Site, longest_s: float | None) -> Iterator[Finding]:
     if longest_s is not None and longest_s < site.walltime_s:
         seen = f"jobs may run for {walltime_text(longest_s)} there, but the site file requests {site.walltime}"
-        yield fail("scheduler", seen, "set a shorter walltime in the site file: such jobs never start")
+        yield _fail(seen, "set a shorter walltime in the site file: such jobs never start")
 
 
 def _suspends(why: str) -> Finding:
     remedy = "they are replaced meanwhile, but keep their memory; prefer a queue that ends them"
-    return warn("scheduler", f"pilots are suspended, not ended, when preempted ({why})", remedy)
+    return _warn(f"pilots are suspended, not ended, when preempted ({why})", remedy)

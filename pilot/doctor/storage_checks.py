@@ -1,4 +1,4 @@
-"""What the file systems of the run directory and of the site's checkpoint directory must support."""
+"""Check the file systems of the run directory and of the site's checkpoint directory."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ import psutil
 
 from pilot.checkpoint import probe
 from pilot.core.errors import CheckpointError, SubmitError
-from pilot.doctor.finding import Finding, fail, ok, warn
-from pilot.host import private_folder as own_folder
+from pilot.doctor.finding import Finding, fail, ok, ok_if, warn
+from pilot.host import private_folder
 from pilot.host.commands import run_command
 from pilot.site.site import Site
 
-CHECK = "run directory"
 SPACE_FEW_BYTES, SPACE_TOO_FEW_BYTES = 5_000_000_000, 200_000_000
 FILES_FEW = 1000
 ALLOCATED_BYTES = 64 * 1024 * 1024
@@ -33,7 +32,7 @@ OTHERS = {
     "checkpoint directory": "pilot uses only folders that it made there and that are yours alone, so others can stop"
     " your trainers but not change them; a folder of your own, or its sticky bit (chmod +t), prevents that, too",
 }
-"""What to do if others may replace what is in the folder."""
+"""Remedies if others may replace the folder's content."""
 _LOCAL_LOCKS = frozenset({"localflock", "nolock", "local_lock=flock", "local_lock=all"})
 
 
@@ -48,7 +47,7 @@ def storage(site: Site, run_dir: Path) -> Iterator[Finding]:
         if not os.access(folder, os.W_OK | os.X_OK):
             yield fail(check, f"{folder} is not writable", "choose another directory (--run-dir, checkpoint_dir)")
             continue
-        if (open_to := own_folder.open_to_others(folder.resolve())) is not None:
+        if (open_to := private_folder.open_to_others(folder.resolve())) is not None:
             yield warn(check, f"others may rename and replace folders in {open_to}", OTHERS[check])
         yield from _locks(check, folder)
         yield from _checkpoints(check, folder)
@@ -60,7 +59,7 @@ def _pools(check: str, run_dir: Path) -> Iterator[Finding]:
     links = [link for link in run_dir.glob("trainers/*/checkpoints") if link.is_symlink()]
     for pool in sorted({link.readlink().parents[1] for link in links}):
         try:
-            with suppress(FileNotFoundError), own_folder.held(pool, follow=False):
+            with suppress(FileNotFoundError), private_folder.held(pool, follow=False):
                 pass
         except OSError as error:
             yield fail(check, f"{error.filename}: {error.strerror}", "its trainers are refused until then")
@@ -110,18 +109,15 @@ def _checkpoints(check: str, folder: Path) -> Iterator[Finding]:
         yield fail(check, str(error), "choose another directory (--run-dir, checkpoint_dir)")
         return
     seen = f"a checkpoint of 1 MB was published in {folder} in {seconds:.3f} s and verified"
-    if seconds > SLOW_WRITE_S:
-        yield warn(check, seen, "slow: put checkpoints on a parallel file system (checkpoint_dir)")
-    else:
-        yield ok(check, seen)
+    remedy = "slow: put checkpoints on a parallel file system (checkpoint_dir)"
+    yield ok_if(seconds <= SLOW_WRITE_S, check, seen, remedy, warn)
 
 
 def _space(check: str, folder: Path) -> Iterator[Finding]:
     free = shutil.disk_usage(folder).free
     seen = f"{free / 1e9:.1f} GB free in {folder}"
     remedy = "free some, or choose another directory: every checkpoint is as large as the model and optimizer state"
-    grade = fail if free < SPACE_TOO_FEW_BYTES else warn
-    yield ok(check, seen) if free >= SPACE_FEW_BYTES else grade(check, seen, remedy)
+    yield ok_if(free >= SPACE_FEW_BYTES, check, seen, remedy, fail if free < SPACE_TOO_FEW_BYTES else warn)
     counts = os.statvfs(folder)
     if counts.f_files and counts.f_favail < FILES_FEW:
         yield warn(check, f"room for {counts.f_favail} more files in {folder}", "remove some files")
@@ -139,11 +135,11 @@ def _quota(check: str, folder: Path) -> Iterator[Finding]:
             yield fail(check, f"cannot allocate 64 MB in {folder}: {error.strerror}", remedy)
     if shutil.which("quota") is not None:
         try:
-            said = run_command(["quota", "-q"], COMMAND_LIMIT_S).strip()
+            output = run_command(["quota", "-q"], COMMAND_LIMIT_S).strip()
         except SubmitError as error:
-            said = str(error)
-        if said:
-            yield warn(check, f"quota says: {' '.join(said.split())}", remedy)
+            output = str(error)
+        if output:
+            yield warn(check, f"quota reports: {' '.join(output.split())}", remedy)
 
 
 def clock(_site: Site, run_dir: Path) -> Iterator[Finding]:
@@ -155,7 +151,5 @@ def clock(_site: Site, run_dir: Path) -> Iterator[Finding]:
         stamped_s = os.fstat(file.fileno()).st_mtime
         skew_s = max(before_s - stamped_s, stamped_s - time.time(), 0.0)
     seen = f"this host and the file system of {existing(run_dir)} differ by {skew_s:.2f} s"
-    if skew_s <= SKEW_S:
-        yield ok("clock", seen)
-    else:
-        yield warn("clock", seen, "tell the admins (NTP): wall times and logs of different nodes will not line up")
+    remedy = "tell the admins (NTP): wall times and logs of different nodes will not line up"
+    yield ok_if(skew_s <= SKEW_S, "clock", seen, remedy, warn)

@@ -1,1 +1,1 @@
-"""What happened: trainers' records, timeline, sentences, reports, and the ledger's proof. Decides nothing."""
+"""A pool's history: trainers' records, timeline, sentences, reports, and the ledger's proof. Decides nothing."""

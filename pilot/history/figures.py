@@ -6,13 +6,16 @@ import io
 import warnings
 from collections.abc import Callable
 from html import escape
+from typing import TYPE_CHECKING
 
-from matplotlib import style
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import LogFormatter
+from pilot.core.errors import UserError, one_line
 
-from pilot.core.errors import one_line
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SIZE = (5.4, 2.6)
+"""Inches of most figures in a page."""
 
 LABEL_MAX = 40
 """A longer label would leave no room for the curves."""
@@ -23,8 +26,14 @@ _LOOK = {"svg.hashsalt": "pilot", "svg.fonttype": "none", "font.size": 9, "text.
 
 def drawn(draw: Callable[[Figure], None], width: float, height: float, kind: str = "svg", dpi: float = 100) -> bytes:
     """The image that ``draw`` makes of an empty figure, in the format ``kind``; :class:`ValueError` if matplotlib does
-    not know that. The user's ``matplotlibrc``, and one in the current folder, have no effect.
+    not know that, :class:`UserError` if it is not installed. The user's ``matplotlibrc``, and one in the current
+    folder, have no effect.
     """
+    try:
+        from matplotlib import style
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError:
+        raise UserError("figures need matplotlib: pip install 'pilot-train[plots]'") from None
     with style.context(["default", _LOOK]), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # characters that its fonts lack, labels that do not fit
         figure = Figure(figsize=(width, height), layout="constrained")
@@ -37,17 +46,21 @@ def drawn(draw: Callable[[Figure], None], width: float, height: float, kind: str
 
 def _use_plain_numbers(figure: Figure) -> None:
     """Label logarithmic axes with plain numbers: matplotlib writes powers as formulas."""
+    from matplotlib.ticker import LogFormatter
+
     for axis in [axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis) if axis.get_scale() == "log"]:
         axis.set_major_formatter(LogFormatter())
         axis.set_minor_formatter(LogFormatter(labelOnlyBase=False))
 
 
 def svg(draw: Callable[[Axes], None], width: float, height: float) -> str:
-    """What ``draw`` plots, as an ``<svg>`` element; where that fails, a paragraph that says why: a page is worth more
+    """The plot of ``draw`` as an ``<svg>`` element; where that fails, a paragraph with the reason: a page is worth more
     than one of its figures.
     """
     try:
         text = drawn(lambda figure: draw(figure.subplots()), width, height).decode()
+    except UserError as error:
+        return f"<p>This figure is missing: {escape(str(error))}</p>"
     except Exception as error:
         return f"<p>This figure cannot be drawn: {escape(one_line(f'{type(error).__name__}: {error}'))}</p>"
     return text[text.index("<svg") :]

@@ -21,14 +21,19 @@ from itertools import groupby
 from pilot.core.events import LedgerRange
 from pilot.core.ids import Generation
 from pilot.core.trainer.run_identity import ORDERED_BY, AcceptedChange, Samples, before
+from pilot.history.words import counted
+from pilot.protocol.pool_status import Answer
 
 
-@dataclass(frozen=True, slots=True)
-class LedgerProof:
+class LedgerProof(Answer, frozen=True):
     """What the ledger proves about a trainer's samples."""
 
-    proved: bool  #: whether every sample was used exactly once per epoch
+    proved: bool  #: whether every sample was used exactly once per epoch, as far as the trainer got
     text: str  #: the proof or the gap in words
+    epochs: int  #: complete epochs in the ledger; a stream's last one counts as far as it was read
+    samples: int  #: samples in the ledger, over all epochs
+    steps: int  #: steps in the ledger; those that were repeated count once
+    voided_steps: int  #: steps that were repeated because no node or checkpoint kept their result
 
 
 @dataclass(slots=True)
@@ -36,9 +41,11 @@ class Ledger:
     """The records of one trainer."""
 
     identity: Mapping[str, str] = field(default_factory=dict)
-    """What the run trains on, in words by name, as a leader last reported it."""
+    """The run's identity, in words by name, as a leader last reported it."""
     accepted: tuple[AcceptedChange, ...] = ()
-    """What was changed of it at resumes, in order."""
+    """Changes of the identity that were accepted at resumes, in order."""
+    finished_step: int | None = None
+    """The step at which its script finished; None: it has not."""
     _epochs: dict[Generation, dict[int, StepRanges]] = field(default_factory=dict)
     _began: dict[Generation, int] = field(default_factory=dict)
 
@@ -55,10 +62,8 @@ class Ledger:
 
     def lineage(self) -> list[LedgerRange]:
         """The records behind the current parameters, in order of steps; a record that was voided in part ends there."""
-        kept: list[list[LedgerRange]] = []
-        for generation, cut in self._cuts():
-            kept.append(list(_before(self._own(generation), cut)))
-        return [record for own in reversed(kept) for record in own]
+        newest_first = [list(_before(self._own(generation), cut)) for generation, cut in self._cuts()]
+        return [record for own in reversed(newest_first) for record in own]
 
     def _cuts(self) -> Iterator[tuple[Generation, _Cut | None]]:
         """The generations, the newest first, each with where later ones void it."""
@@ -95,18 +100,29 @@ class Ledger:
                     return f"{_where(record)}: reported with other samples as well"
         return ""
 
-    def exactly_once(self, sizes: Mapping[int, int]) -> LedgerProof:
-        """Check that the lineage covers epochs 0, 1, … of ``sizes`` samples each, without gaps and once."""
+    def exactly_once(self, sizes: Mapping[int, int], *, ends: bool = True) -> LedgerProof:
+        """Check that the lineage covers epochs 0, 1, … of ``sizes`` samples each, without gaps and once; if it
+        ``ends``, to the end of the last one.
+        """
         lineage = self.lineage()
-        if problem := self._disputed() or _first_gap(lineage, sizes):
-            return LedgerProof(False, problem)
-        total = sum(sizes.values())
+        return self.verdict(sizes, self._disputed() or _first_gap(lineage, sizes, ends))
+
+    def verdict(self, sizes: Mapping[int, int], problem: str) -> LedgerProof:
+        """A proof, unless there is a ``problem``."""
+        lineage, voided = self.lineage(), self.voided_steps()
+        last = lineage[-1] if lineage else None
+        is_complete = last is None or last.cursor_end == sizes.get(last.epoch)
+        more = f" and {counted(last.cursor_end, 'sample')} of the next" if last and not is_complete else ""
+        done, steps = (last.epoch + is_complete, last.step_end) if last else (0, 0)
+        samples = sum(record.cursor_end - record.cursor for record in lineage)
         generations = len({record.generation for record in lineage})
+        text = (
+            f"{counted(len(lineage), 'record')} of {counted(generations, 'generation')} cover {counted(done, 'epoch')}"
+            f"{more}, {counted(samples, 'sample')}, in {counted(steps, 'step')}: contiguous, each sample once per"
+            f" epoch; {counted(voided, 'recorded step')} voided"
+        )
         return LedgerProof(
-            True,
-            f"{len(lineage)} records of {generations} generations cover {len(sizes)} epochs, {total} samples, in "
-            f"{lineage[-1].step_end if lineage else 0} steps: contiguous, each sample once per epoch; "
-            f"{self.voided_steps()} recorded steps were voided",
+            proved=not problem, text=problem or text, epochs=done, samples=samples, steps=steps, voided_steps=voided
         )
 
 
@@ -142,7 +158,7 @@ def _covered(records: Iterable[LedgerRange]) -> int:
     return covered
 
 
-def _first_gap(lineage: list[LedgerRange], sizes: Mapping[int, int]) -> str:
+def _first_gap(lineage: list[LedgerRange], sizes: Mapping[int, int], ends: bool) -> str:
     step, epoch, cursor = 0, 0, 0
     batches: dict[tuple[Generation, int], int] = {}
     for previous, record, following in zip([None, *lineage], lineage, [*lineage[1:], None], strict=False):
@@ -159,7 +175,7 @@ def _first_gap(lineage: list[LedgerRange], sizes: Mapping[int, int]) -> str:
             return problem
         step, cursor = record.step_end, record.cursor_end
     wanted = (len(sizes) - 1, sizes.get(len(sizes) - 1, 0)) if sizes else (0, 0)
-    if (epoch, cursor) != wanted:
+    if ends and (epoch, cursor) != wanted:
         return f"it ends at epoch {epoch}, sample {cursor}; epoch {wanted[0]} ends at sample {wanted[1]}"
     return ""
 
@@ -194,17 +210,22 @@ def _where(record: LedgerRange) -> str:
     return f"generation {record.generation}, {steps}, epoch {record.epoch}"
 
 
-def proof(ledger: Ledger, epochs: int) -> LedgerProof:
-    """Whether the lineage covers ``epochs`` epochs of the run that the identity describes, each sample once."""
-    words, changes = ledger.identity, ledger.accepted
-    if not words:
-        return LedgerProof(False, "no group has reported what it trains on")
-    lineage = ledger.lineage()
+def proof(ledger: Ledger, epochs: int | None = None) -> LedgerProof:
+    """Check that the lineage covers ``epochs`` epochs of the run that the identity describes, each sample once.
+
+    Without ``epochs``, as far as the trainer got: to the step at which it finished, or to the last recorded one.
+    """
+    words, changes, lineage = ledger.identity, ledger.accepted, ledger.lineage()
+    ends = epochs is not None
+    problem = "" if words else "no group has reported what it trains on"
+    if epochs is None:
+        epochs = lineage[-1].epoch + 1 if lineage else 0
+        last_step, finished = lineage[-1].step_end if lineage else 0, ledger.finished_step
+        if not problem and finished not in (None, last_step):
+            problem = f"it finished at step {finished}, and its records end at step {last_step}"
     for change in changes:
-        if change.what in ORDERED_BY and (epoch := _inside(lineage, change.step)) is not None:
-            return LedgerProof(
-                False, f"{change}, in the middle of epoch {epoch}: its samples may have been used twice, or not at all"
-            )
+        if not problem and change.what in ORDERED_BY and (epoch := _inside(lineage, change.step)) is not None:
+            problem = f"{change}, in the middle of epoch {epoch}: samples may have been used twice, or not at all"
     sizes = dict.fromkeys(range(epochs), Samples.of(words).length or 0)
     for epoch, grouped in groupby(lineage, key=lambda record: record.epoch):
         records = list(grouped)
@@ -214,9 +235,8 @@ def proof(ledger: Ledger, epochs: int) -> LedgerProof:
             sizes[epoch] = samples.size(last.cursor_end, _batch(last))
         for record in records:
             asked = Samples.of(before(words, changes, record.step)).multiple
-            if problem := _other_batch(record, asked, sizes.get(epoch, 0)):
-                return LedgerProof(False, problem)
-    return ledger.exactly_once(sizes)
+            problem = problem or _other_batch(record, asked, sizes.get(epoch, 0))
+    return ledger.verdict(sizes, problem) if problem else ledger.exactly_once(sizes, ends=ends)
 
 
 def _inside(lineage: Sequence[LedgerRange], step: int) -> int | None:
@@ -240,10 +260,7 @@ def _other_batch(record: LedgerRange, asked: int, size: int) -> str:
     full = -(-_batch(record) // asked) * asked
     if covered == steps * full or (record.cursor_end == size and (steps - 1) * full < covered < steps * full):
         return ""
-    return (
-        f"generation {record.generation}, steps {record.step} to {record.step_end - 1}: {covered} samples, and the"
-        f" script asked for a multiple of {asked} per step"
-    )
+    return f"{_where(record)}: {covered} samples, and the script asked for a multiple of {asked} per step"
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,16 +293,14 @@ class _Known:
 
 @dataclass(slots=True)
 class StepRanges:
-    """What one generation did in one epoch, as ranges of steps that are disjoint, whatever was reported and in what
-    order.
+    """One generation's steps in one epoch, as disjoint ranges, whatever was reported and in what order.
 
-    Reports overlap: a leader tells its last ranges again when its group forms, and one that resumed from a checkpoint
-    tells the past as that checkpoint knew it, cut elsewhere. All of it is about the same steps, so what is known of one
-    stays, and a report adds only the steps that it is the first to tell. Each range's ends are points (step, cursor)
-    that somebody reported: where a report's end falls inside a range, the range is split there, and neighbours of one
-    even batch are joined again. A run that continues therefore needs one range, and a report that is false leaves a
-    trace: a point off the line, which makes the batches on its two sides differ, or another cursor at a step whose
-    cursor is known. ``disputed``: the first report that cannot be true.
+    Reports overlap: a leader repeats its last ranges when its group forms, and one that resumed from a checkpoint
+    reports the past as that checkpoint knew it, cut elsewhere. Known steps stay as they are, and a report adds only new
+    ones. Each range's ends are reported points (step, cursor): where a report's end falls inside a range, the range is
+    split there, and neighbours of one even batch are joined again. A run that continues therefore needs one range, and
+    a false report leaves a trace: a point off the line, which makes the batches on its two sides differ, or another
+    cursor at a step whose cursor is known. ``disputed``: the first report that cannot be true.
     """
 
     disputed: LedgerRange | None = None
@@ -297,12 +312,12 @@ class StepRanges:
         return [known.range for known in self._known]
 
     def add(self, report: LedgerRange) -> None:
-        """Take in what ``report`` is the first to tell; it costs as much as the ranges that it touches."""
+        """Add the steps of ``report`` that are new; it costs as much as the ranges that it touches."""
         low = bisect_left(self._known, report.step, key=lambda known: known.range.step_end)
         high = bisect_right(self._known, report.step_end, key=lambda known: known.range.step)
         low, high = max(0, low - 1), high + 1  # a split may leave parts that adjoin the next range
         known = [part for touched in self._known[low:high] for part in self._split(touched, report)]
-        new = list(_untold(report, [part.range for part in known]))
+        new = list(_new_parts(report, [part.range for part in known]))
         if report.step_end <= report.step or any(part.step == part.step_end for part in new):
             self._dispute(report)
         pieces = [_Known.of(part) for part in new if part.step < part.step_end]
@@ -323,7 +338,7 @@ class StepRanges:
         self.disputed = self.disputed or report
 
 
-def _untold(report: LedgerRange, known: Iterable[LedgerRange]) -> Iterator[LedgerRange]:
+def _new_parts(report: LedgerRange, known: Iterable[LedgerRange]) -> Iterator[LedgerRange]:
     """The parts of ``report`` between what is ``known``; one without steps where the cursors differ."""
     step, cursor = report.step, report.cursor
     for part in known:
@@ -340,8 +355,8 @@ def _joined(parts: Iterable[_Known]) -> list[_Known]:
     out: list[_Known] = []
     for part in parts:
         if out and _goes_on(out[-1].range, part.range):
-            whole = replace(out[-1].range, step_end=part.range.step_end, cursor_end=part.range.cursor_end)
-            out[-1] = _Known(whole, part.even)
+            both = replace(out[-1].range, step_end=part.range.step_end, cursor_end=part.range.cursor_end)
+            out[-1] = _Known(both, part.even)
         else:
             out.append(part)
     return out

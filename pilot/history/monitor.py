@@ -1,9 +1,8 @@
-"""What the pool and its trainers did, built from the same (event, commands) as the journal, so a journal alone is
-enough.
+"""Facts about the pool and its trainers, from the same (event, commands) as the journal, so a journal alone is enough.
 
-The core counts what its decisions depend on (rescales, losses); this module keeps what else people ask for: rates,
+The core counts facts that its decisions depend on (rescales, losses). Others that people ask for are here: rates,
 stalls, metrics, solve times, node-seconds and U. Pure; decides nothing. All of it is plain data, part of a snapshot,
-and none of it grows with time alone. Times are added up when what they count changes, so an event costs only what it
+and none of it grows with time alone. Times are added up when the counted facts change, so an event costs only what it
 touches.
 """
 
@@ -13,39 +12,11 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pilot.core.commands import (
-    CloseTrainer,
-    Command,
-    DissolveGroup,
-    FormGroup,
-    HoldTrainer,
-    SetNodeAside,
-    Solve,
-    StartWorker,
-    WarnOfBudget,
-)
-from pilot.core.events import (
-    CheckpointPublished,
-    Event,
-    GroupBroken,
-    GroupFormed,
-    GroupPaused,
-    PlanFailed,
-    PlanReady,
-    PoolChanged,
-    PoolReopened,
-    Progress,
-    TrainerFinished,
-    TrainerRemoved,
-    TrainerResumed,
-    TrainerSubmitted,
-    WorkerExited,
-    WorkerReady,
-)
+from pilot.core import commands, events
 from pilot.core.ids import Generation, NodeId, PlanId, TrainerId
 from pilot.core.plan.problem import Plan, Problem
 from pilot.core.pool.evidence import headline
-from pilot.core.study.events import TrialAsked
+from pilot.core.study import events as study_events
 from pilot.core.trainer.run_identity import AcceptedChange
 from pilot.history.records import OpenFor, SolveTimes, TrainerRecord
 from pilot.history.words import plan_change
@@ -86,7 +57,7 @@ class Monitor:
     #: when workers not yet known to be warm were started
     starting_s: dict[tuple[TrainerId, NodeId], float] = field(default_factory=dict)
     #: for each trainer, the group that is training and those that are forming
-    groups: dict[TrainerId, dict[Generation, FormGroup]] = field(default_factory=dict)
+    groups: dict[TrainerId, dict[Generation, commands.FormGroup]] = field(default_factory=dict)
     #: the problems being solved, and since when
     asked: dict[PlanId, tuple[Problem, float]] = field(default_factory=dict)
     pool_remarks: list[str] = field(default_factory=list)  #: remarks for people that are not about a trainer
@@ -100,12 +71,12 @@ class Monitor:
             monitor.note(decision.now_s, decision.event, decision.commands)
         return monitor
 
-    def note(self, now_s: float, event: Event, commands: Sequence[Command]) -> None:
-        """``event`` happened at ``now_s`` and the core answered with ``commands``."""
+    def note(self, now_s: float, event: events.Event, answer: Sequence[commands.Command]) -> None:
+        """Take an ``event`` at ``now_s`` and the core's ``answer``."""
         self.now_s = max(now_s, self.now_s)
-        self._happened(event)
-        for command in commands:
-            self._commanded(command)
+        self._event(event)
+        for command in answer:
+            self._command(command)
 
     def remark(self, now_s: float, note: Mapping[str, str | float | None]) -> None:
         """Take a note for people, about ``trainer`` if given; or a note that ``node`` belongs to scheduler ``job``.
@@ -146,70 +117,74 @@ class Monitor:
 
     # --- events and commands ---------------------------------------------------------------------------------------
 
-    def _happened(self, event: Event) -> None:
+    def _event(self, event: events.Event) -> None:
         match event:
-            case PoolChanged():
+            case events.PoolChanged():
                 self._settle()
                 self.joined_s.update(dict.fromkeys(event.joined, self.now_s))
                 for node in event.lost:
-                    self._lost(node)
-            case TrainerSubmitted() | TrialAsked():
+                    self.joined_s.pop(node, None)
+                    self._given_back(node)
+                    self.jobs.pop(node, None)
+            case events.TrainerSubmitted() | study_events.TrialAsked():
                 self._settle()
                 self.open[event.spec.trainer] = None
                 self.trainers[event.spec.trainer] = TrainerRecord(self.now_s, settled_s=self.now_s)
-            case TrainerResumed():
+            case events.TrainerResumed():
                 self._resumed(event.trainer)
-            case TrainerRemoved():
+            case events.TrainerRemoved():
                 self._removed(event.trainer)
-            case PoolReopened():
-                self._reopened()
-            case PlanReady():
+            case events.PoolReopened():  # while it was down, it held no nodes and no trainer waited
+                self.settled_s = self.now_s
+                for trainer in self.open:
+                    self.trainers[trainer].settled_s = self.now_s
+            case events.PlanReady():
                 self._planned(event)
-            case PlanFailed():
+            case events.PlanFailed():
                 self.failed_solves += self.asked.pop(event.plan_id, None) is not None
-            case WorkerReady():
+            case events.WorkerReady():
                 if (since_s := self.starting_s.pop((event.trainer, event.node), None)) is not None:
                     self.warm_ups_s.append(self.now_s - since_s)
                     del self.warm_ups_s[:-WARM_UPS_KEPT]
-            case WorkerExited():
+            case events.WorkerExited():
                 self.starting_s.pop((event.trainer, event.node), None)
                 self._given_back(event.node)
-            case GroupFormed():
+            case events.GroupFormed():
                 self._formed(event)
-            case GroupBroken() | GroupPaused():
+            case events.GroupBroken() | events.GroupPaused():
                 self._group_ended(event.trainer, event.generation)
-            case Progress():
+            case events.Progress():
                 self._progressed(event)
-            case CheckpointPublished():
+            case events.CheckpointPublished():
                 if (writer := self.trainers.get(event.trainer)) is not None:
                     writer.failed_checkpoint = ""
-            case TrainerFinished():
+            case events.TrainerFinished():
                 record = self.trainers.get(event.trainer)
                 if record is not None:
                     record.known_step = max(record.known_step, event.step)
             case _:
                 pass
 
-    def _commanded(self, command: Command) -> None:
+    def _command(self, command: commands.Command) -> None:
         match command:
-            case Solve():
+            case commands.Solve():
                 self.asked[command.plan_id] = (command.problem, self.now_s)
-            case StartWorker():
+            case commands.StartWorker():
                 self.starting_s[command.trainer, command.node] = self.now_s
                 self.occupant[command.node] = command.trainer
                 self.trainers[command.trainer].held_since_s[command.node] = self.now_s
-            case FormGroup():
+            case commands.FormGroup():
                 self.groups.setdefault(command.trainer, {})[command.generation] = command
-            case DissolveGroup():
+            case commands.DissolveGroup():
                 self._group_ended(command.trainer, command.generation)
-            case SetNodeAside():
+            case commands.SetNodeAside():
                 text = f"{command.node} was set aside: {headline(command.reason)}"
                 self.remark(self.now_s, {"text": text, "trainer": command.trainer or ""})
-            case HoldTrainer():
+            case commands.HoldTrainer():
                 self.remark(self.now_s, {"text": f"it is {command.reason}", "trainer": command.trainer})
-            case WarnOfBudget():
+            case commands.WarnOfBudget():
                 self.remark(self.now_s, {"text": command.reason, "trainer": command.trainer or ""})
-            case CloseTrainer():
+            case commands.CloseTrainer():
                 self._ended(command.trainer)
             case _:
                 pass
@@ -246,24 +221,13 @@ class Monitor:
             if others:
                 self.open_for_s[others] = self.open_for_s.get(others, OpenFor()) + open_for
 
-    def _reopened(self) -> None:
-        """While the pool was down, it held no nodes and no trainer waited."""
-        self.settled_s = self.now_s
-        for trainer in self.open:
-            self.trainers[trainer].settled_s = self.now_s
-
-    def _lost(self, node: NodeId) -> None:
-        self.joined_s.pop(node, None)
-        self._given_back(node)
-        self.jobs.pop(node, None)
-
     def _given_back(self, node: NodeId) -> None:
         """No worker is on ``node`` any more."""
         trainer = self.occupant.pop(node, None)
         if trainer is not None:
             self.trainers[trainer].gives_back(node, self.jobs.get(node, ""), self.now_s)
 
-    def _planned(self, event: PlanReady) -> None:
+    def _planned(self, event: events.PlanReady) -> None:
         asked = self.asked.pop(event.plan_id, None)
         if asked is not None:
             problem, asked_s = asked
@@ -280,7 +244,7 @@ class Monitor:
             self.solves.append(SolveTimes(event.plan.build_s, event.plan.solve_s, self.now_s - asked_s))
             del self.solves[:-SOLVES_KEPT]
 
-    def _formed(self, event: GroupFormed) -> None:
+    def _formed(self, event: events.GroupFormed) -> None:
         groups = self.groups.get(event.trainer, {})
         group = groups.get(event.generation)
         if group is None:
@@ -306,7 +270,7 @@ class Monitor:
             record.settle(self.now_s)
             record.nodes = 0
 
-    def _progressed(self, event: Progress) -> None:
+    def _progressed(self, event: events.Progress) -> None:
         record = self.trainers.get(event.trainer)
         if record is None:
             return
@@ -318,14 +282,8 @@ class Monitor:
         record.metrics.update(event.metrics)
         if event.samples_per_s is not None:
             record.samples_per_s = event.samples_per_s
-        if event.rescale_s is not None:
-            self._rescaled(record, event)
-
-    def _rescaled(self, record: TrainerRecord, event: Progress) -> None:
-        """Subtract the pause of a planned switch, which was counted as training."""
-        assert event.rescale_s is not None
         group = self.groups.get(event.trainer, {}).get(event.generation)
-        if group is not None and group.previous is not None:
-            record.settle(self.now_s)
+        if event.rescale_s is not None and group is not None and group.previous is not None:
+            record.settle(self.now_s)  # the pause of a planned switch was counted as training
             nodes = len(group.members)
             record.seconds_on[nodes] = max(0.0, record.seconds_on.get(nodes, 0.0) - event.rescale_s)

@@ -9,19 +9,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
+from typing import TYPE_CHECKING
 
 from jinja2 import Environment
-from matplotlib.axes import Axes
 
 from pilot.core.ids import TrainerId
 from pilot.core.pool.evidence import headline
 from pilot.core.trainer.remaining_work import BY_SESSION
 from pilot.core.trainer.trainer import Trainer
-from pilot.history.figures import label, svg
+from pilot.history.figures import SIZE, label, svg
 from pilot.history.story import PoolEvent
-from pilot.history.timeline import Fate, Timeline, Use
+from pilot.history.timeline import Fate, Timeline
 from pilot.history.trainer_progress import ProgressPoint, TrainerProgress
 from pilot.host.printable import printable
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 CHARTS_MAX = 40
 """How many trainers get curves: those with the most samples. The table lists all of them."""
@@ -38,27 +41,11 @@ class Life:
     """What the page shows."""
 
     name: str  #: of the pool
-    summary: Sequence[str]  #: the pool's life in sentences
+    summary: Sequence[str]  #: the pool's life, in sentences
     timeline: Timeline  #: which trainer was on which node when
     trainers: Mapping[TrainerId, Trainer]  #: by name
-    courses: Mapping[TrainerId, TrainerProgress]  #: the course of each trainer, by name
-    happened: Sequence[PoolEvent]  #: in time order
-
-
-REMOVED = "#9a9a9a"
-"""Colour of trainers that were removed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """A rectangle in the strip, with row and times in the SVG's units."""
-
-    row: int
-    start_s: float
-    length_s: float
-    colour: str
-    faint: bool
-    label: str
+    progress: Mapping[TrainerId, TrainerProgress]  #: by name
+    events: Sequence[PoolEvent]  #: in time order
 
 
 def render(life: Life) -> str:
@@ -71,52 +58,27 @@ def render(life: Life) -> str:
         life=life,
         script=script,
         script_hash=f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}",
-        bars=_bars(life.timeline, colours),
-        marks=_marks(life.timeline),
-        rows=[_row(life.trainers[name], life.courses[name]) for name in life.trainers],
+        lines={node: line for line, node in enumerate(life.timeline.nodes)},
+        mark_colours=MARKS,
+        rows=[_row(life.trainers[name], life.progress[name]) for name in life.trainers],
         colours=colours,
-        charts={name: curves_of(life.courses[name], life.timeline.end_s) for name in life.trainers if name in charted},
+        charts={name: curves_of(life.progress[name], life.timeline.end_s) for name in life.trainers if name in charted},
         without_charts=len(life.trainers) - len(charted),
-        events=life.happened[-EVENTS_MAX:],
-        events_left_out=max(0, len(life.happened) - EVENTS_MAX),
+        events=life.events[-EVENTS_MAX:],
+        events_left_out=max(0, len(life.events) - EVENTS_MAX),
     )
     return printable(page)
 
 
-def _bars(timeline: Timeline, colours: Mapping[TrainerId, str]) -> list[Bar]:
-    rows = {node: row for row, node in enumerate(timeline.nodes)}
-    return [
-        Bar(
-            row=rows[span.node],
-            start_s=span.start_s,
-            length_s=span.end_s - span.start_s,
-            colour=colours.get(span.trainer, REMOVED) if span.trainer is not None else "#e4e4e4",
-            faint=span.use is Use.WARMING,
-            label=f"{span.node}: {span.trainer or 'idle'}"
-            f"{' (starting)' if span.use is Use.WARMING else ''}, {span.start_s:.0f} to {span.end_s:.0f} s",
-        )
-        for span in timeline.spans
-    ]
-
-
-def _marks(timeline: Timeline) -> list[Bar]:
-    rows = {node: row for row, node in enumerate(timeline.nodes)}
-    return [
-        Bar(rows[mark.node], mark.at_s, 0.0, MARKS[mark.fate], faint=False, label=f"{mark.node}: {mark.fate}")
-        for mark in timeline.marks
-        if mark.fate in MARKS and mark.node in rows
-    ]
-
-
-def _row(trainer: Trainer, course: TrainerProgress) -> dict[str, str]:
-    paused = [rescale.paused_s for rescale in course.rescales if rescale.paused_s is not None]
+def _row(trainer: Trainer, progress: TrainerProgress) -> dict[str, str]:
+    paused = [rescale.paused_s for rescale in progress.rescales if rescale.paused_s is not None]
     return {
         "trainer": trainer.id,
         "state": str(trainer.phase),
         "epoch": str(trainer.epoch),
         "steps": f"{trainer.step:,}",
         "samples": f"{trainer.samples:,}",
-        "node changes": str(max(0, len(course.rescales) - 1)),
+        "node changes": str(max(0, len(progress.rescales) - 1)),
         "longest pause": f"{max(paused):.2f} s" if paused else "-",
         "repeated steps": str(trainer.counts.lost_steps),
         "reason for the end": headline(trainer.reason) if trainer.reason else "",
@@ -124,28 +86,27 @@ def _row(trainer: Trainer, course: TrainerProgress) -> dict[str, str]:
 
 
 METRICS_MAX = 6
-SIZE = (5.4, 2.6)
 
 
-def curves_of(course: TrainerProgress, now_s: float) -> list[tuple[str, str]]:
+def curves_of(progress: TrainerProgress, now_s: float) -> list[tuple[str, str]]:
     """(title, SVG) of a trainer's nodes and rate over time, and of each of its metrics over samples."""
     drawn = []
-    if course.rescales:
-        ended_s = now_s if course.ended_s is None else course.ended_s
-        drawn.append(("Nodes and samples/s over time", svg(partial(_rate, course=course, ended_s=ended_s), *SIZE)))
-    names = dict.fromkeys(name for point in course.points for name in point.metrics if name not in BY_SESSION)
+    if progress.rescales:
+        ended_s = now_s if progress.ended_s is None else progress.ended_s
+        drawn.append(("Nodes and samples/s over time", svg(partial(_rate, progress=progress, ended_s=ended_s), *SIZE)))
+    names = dict.fromkeys(name for point in progress.points for name in point.metrics if name not in BY_SESSION)
     for name in list(names)[:METRICS_MAX]:
-        points = [p for p in course.points if math.isfinite(p.metrics.get(name, math.nan))]
+        points = [p for p in progress.points if math.isfinite(p.metrics.get(name, math.nan))]
         if points:
             drawn.append((f"{name} over samples", svg(partial(_metric, points=points, name=name), *SIZE)))
     return drawn
 
 
-def _rate(axes: Axes, course: TrainerProgress, ended_s: float) -> None:
-    edges = [rescale.at_s for rescale in course.rescales] + [max(ended_s, course.rescales[-1].at_s)]
-    axes.stairs([rescale.after for rescale in course.rescales], edges, fill=True, color="0.85")
+def _rate(axes: Axes, progress: TrainerProgress, ended_s: float) -> None:
+    edges = [rescale.at_s for rescale in progress.rescales] + [max(ended_s, progress.rescales[-1].at_s)]
+    axes.stairs([rescale.after for rescale in progress.rescales], edges, fill=True, color="0.85")
     axes.set(xlabel="time (s)", ylabel="nodes")
-    known = [(p.at_s, p.samples_per_s) for p in course.points if p.samples_per_s is not None]
+    known = [(p.at_s, p.samples_per_s) for p in progress.points if p.samples_per_s is not None]
     if known:
         rates = axes.twinx()
         rates.plot([at_s for at_s, _ in known], [rate for _, rate in known], linewidth=1)

@@ -1,58 +1,56 @@
-"""A study as one HTML page: its course, which parameters matter, its trials over nodes and time."""
+"""A study as one HTML page: its values by trial, which parameters matter, its trials over nodes and time."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
-from matplotlib.axes import Axes
-
-from pilot.history.figures import label, svg
-from pilot.history.page import SIZE
+from pilot.core.pool.evidence import headline
+from pilot.history.figures import SIZE, label, svg
 from pilot.history.pages import page, paragraph, table
 from pilot.history.words import counted
 from pilot.protocol.pool_status import TrainerHistory
 from pilot.protocol.requests import StudyStatus, TrialList, TrialStatus
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
-def study_page(told: TrialList, histories: Sequence[TrainerHistory], importance: Mapping[str, float]) -> str:
-    """The page of a study, with the ``histories`` of its trials and the ``importance`` of its parameters by name."""
-    study = told.study
-    parts = [paragraph(line) for line in _summary(study)]
-    reached = [trial for trial in told.trials if trial.values]
+
+def study_page(
+    trials: TrialList, summary: Sequence[str], histories: Sequence[TrainerHistory], importance: Mapping[str, float]
+) -> str:
+    """The page of a study with a ``summary``, the ``histories`` of its trials, and the ``importance`` of its parameters
+    by name.
+    """
+    study = trials.study
+    parts = [paragraph(line) for line in summary]
+    reached = [trial for trial in trials.trials if trial.values]
     if reached:
-        parts += ["<h2>Course</h2>", svg(partial(_course, study=study, trials=reached), *SIZE)]
+        parts += ["<h2>Values</h2>", svg(partial(_values, study=study, trials=reached), *SIZE)]
     if importance:
         parts += ["<h2>Which parameters matter</h2>", svg(partial(_importance, importance=importance), *SIZE)]
     if any(history.held_nodes for history in histories):
         height = 1.2 + 0.2 * len(histories)
         parts += ["<h2>Trials over time</h2>", svg(partial(_spans, histories=histories), SIZE[0], height)]
-    parts += ["<h2>Trials</h2>", _table(told)]
+    parts += ["<h2>Trials</h2>", table(*trial_table(trials))]
     return page(f"Study {study.study}", parts)
 
 
-def _summary(study: StudyStatus) -> list[str]:
-    states = ", ".join(f"{count} {state}" for state, count in sorted(study.by_state.items()))
-    reason = f": {study.reason}" if study.reason else ""
-    lines = [f"It is {study.state}{reason}. {study.asked} trials: {states}."]
-    if study.best is not None:
-        given = ", ".join(f"{name}={value}" for name, value in study.best.parameters.items())
-        lines.append(f"The best one is {study.best.trainer}: {study.metric} {study.best.values[-1]} with {given}.")
-    return lines
-
-
-def _table(told: TrialList) -> str:
-    names = list(dict.fromkeys(name for trial in told.trials for name in trial.parameters))
-    rungs = [f"{told.study.metric} after {reports}" for reports in told.study.rungs]
-    rows = []
-    for trial in told.trials:
+def trial_table(trials: TrialList) -> tuple[list[str], list[list[object]]]:
+    """The columns and rows of the trials, with their parameters and values."""
+    names = list(dict.fromkeys(name for trial in trials.trials for name in trial.parameters))
+    rungs = [f"{trials.study.metric}_{reports}" for reports in trials.study.rungs]
+    rows: list[list[object]] = []
+    for trial in trials.trials:
         given = [trial.parameters.get(name, "") for name in names]
         values = [*trial.values, *[""] * (len(rungs) - len(trial.values))]
-        rows.append([trial.trainer, trial.state, *given, *values, f"{trial.node_hours:.3f}", trial.reason])
-    return table(["trial", "state", *names, *rungs, "node-hours", "reason"], rows)
+        reason = headline(trial.reason) if trial.reason else ""
+        rows.append([trial.number, trial.state, *given, *values, trial.reports, f"{trial.node_hours:.4f}", reason])
+    return ["trial", "state", *names, *rungs, "reports", "node_hours", "reason"], rows
 
 
-def _course(axes: Axes, study: StudyStatus, trials: Sequence[TrialStatus]) -> None:
+def _values(axes: Axes, study: StudyStatus, trials: Sequence[TrialStatus]) -> None:
     for rung, reports in enumerate(study.rungs):
         there = [(t.number, t.values[rung]) for t in trials if len(t.values) > rung and t.values[rung] is not None]
         if there:

@@ -29,22 +29,22 @@ def sentences(
     for span in timeline.spans:
         hours[span.use] += (span.end_s - span.start_s) / HOUR_S
     used = sum(hours.values())
-    told = [
+    lines = [
         f"The pool {name} on {site} was up for {duration(timeline.end_s)} and held up to {node_count(_most(timeline))}:"
         f" {amount(used * charge_factor)} {unit(charge_factor)} in total."
     ]
     if used:
-        told.append(
+        lines.append(
             f"Of these {hours[Use.TRAINING] / used:.0%} went into training, {hours[Use.WARMING] / used:.0%} into"
             f" starting scripts and waiting for others, and {hours[Use.IDLE] / used:.0%} were idle."
         )
-    told += [_trainers(trainers, sessions), _losses(timeline, trainers)]
+    lines += [_trainers(trainers, sessions), _losses(timeline, trainers)]
     if use.u is not None:
-        told.append(
+        lines.append(
             f"It trained {use.u:.0%} of what dedicated nodes would have, as many as it held on average while it had"
             " trainers (U)."
         )
-    return told
+    return lines
 
 
 def _trainers(trainers: Mapping[TrainerId, Trainer], sessions: Container[TrainerId]) -> str:

@@ -21,7 +21,7 @@ class Use(StrEnum):
 
 
 class Fate(StrEnum):
-    """What happened to a node."""
+    """An event of a node's life."""
 
     JOINED = "joined"
     NOTICE = "notice"
@@ -43,7 +43,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class NodeMark:
-    """Something happened to ``node`` at ``at_s``."""
+    """``node`` had an event at ``at_s``."""
 
     node: NodeId
     at_s: float
@@ -77,7 +77,7 @@ class TimelineMaker:
         """Take the next decision, in the order of the journal; returns what the core took."""
         self._now_s = now_s = decision.now_s
         if isinstance(decision.event, PoolChanged):
-            self._noticed.update(decision.event.leaving)
+            self._noticed.update(decision.event.noticed)
             self._marks += _marks(self._core, decision.event, now_s, self._noticed)
         applied = self._follower.follow(decision)
         current = {node: _use(self._core, node) for node in self._core.pool.nodes}
@@ -119,7 +119,7 @@ def _close(
 
 def _marks(core: Coordinator, event: PoolChanged, now_s: float, noticed: set[NodeId]) -> list[NodeMark]:
     marks = [NodeMark(n, now_s, Fate.JOINED) for n in event.joined if n not in core.pool]
-    marks += [NodeMark(n, now_s, Fate.NOTICE) for n in event.leaving if n in core.pool and n not in core.pool.leaving]
+    marks += [NodeMark(n, now_s, Fate.NOTICE) for n in event.noticed if n in core.pool and n not in core.pool.leaving]
     return marks + [NodeMark(n, now_s, _end(core, n, noticed)) for n in event.lost if n in core.pool]
 
 

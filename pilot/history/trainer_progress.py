@@ -1,20 +1,11 @@
-"""The course of each trainer over time, from a journal: its progress, its node changes, its ledger."""
+"""Each trainer over time, from a journal: its progress, its rescales, its ledger."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pilot.core.commands import CloseTrainer, Command, DissolveGroup, FormGroup
-from pilot.core.events import (
-    Event,
-    GroupBroken,
-    GroupFormed,
-    GroupPaused,
-    Progress,
-    TrainerResumed,
-    TrainerSubmitted,
-)
+from pilot.core import commands, events
 from pilot.core.ids import Generation, TrainerId
 from pilot.core.study.events import TrialAsked
 from pilot.core.trainer.run_identity import AcceptedChange
@@ -35,15 +26,16 @@ class ProgressPoint:
     metrics: Mapping[str, float]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Rescale:
-    """At ``at_s`` a trainer went from ``before`` to ``after`` nodes.
+    """At ``at_s`` a trainer went from ``before`` to ``after`` nodes, which are its group ``generation``.
 
     ``paused_s`` is how long it did not train: measured by its ranks if the change was planned, else since the end of
     the earlier group. None if unknown, and for its first group.
     """
 
     at_s: float
+    generation: Generation
     before: int
     after: int
     planned: bool
@@ -72,80 +64,73 @@ class TrainerProgress:
             self.every *= 2
 
 
-class Courses:
-    """Call :meth:`note` for each decision, in the order of the journal."""
+class ProgressRecorder:
+    """Records the progress ``of`` each trainer: call :meth:`note` for each decision, in the order of the journal."""
 
     def __init__(self) -> None:
         self.of: dict[TrainerId, TrainerProgress] = {}
-        self._forming: dict[tuple[TrainerId, Generation], FormGroup] = {}
-        self._nodes: dict[TrainerId, int] = {}
+        self._forming: dict[tuple[TrainerId, Generation], commands.FormGroup] = {}
         self._stopped_s: dict[TrainerId, float] = {}
-        self._planned: dict[tuple[TrainerId, Generation], int] = {}
 
-    def note(self, now_s: float, event: Event, commands: Sequence[Command]) -> None:
-        """``event`` happened at ``now_s`` and the core answered with ``commands``."""
+    def note(self, now_s: float, event: events.Event, answer: Sequence[commands.Command]) -> None:
+        """Take an ``event`` at ``now_s`` and the core's ``answer``."""
         match event:
-            case TrainerSubmitted() | TrialAsked():
+            case events.TrainerSubmitted() | TrialAsked():
                 self.of[event.spec.trainer] = TrainerProgress()
-            case TrainerResumed() if event.trainer in self.of:
+            case events.TrainerResumed() if event.trainer in self.of:
                 self.of[event.trainer].ended_s = None
-            case GroupFormed():
+            case events.GroupFormed():
                 self._formed(now_s, event)
-            case GroupBroken() | GroupPaused():
+            case events.GroupBroken() | events.GroupPaused():
                 self._stopped_s.setdefault(event.trainer, now_s)
-            case Progress():
+            case events.Progress() if event.trainer in self.of:
                 self._progressed(now_s, event)
-            case _:
-                pass
-        for command in commands:
-            if isinstance(command, FormGroup):
-                self._forming[command.trainer, command.generation] = command
-            elif isinstance(command, DissolveGroup):
-                self._forming.pop((command.trainer, command.generation), None)
-                self._stopped_s.setdefault(command.trainer, now_s)
-            elif isinstance(command, CloseTrainer):
-                self.of[command.trainer].ended_s = now_s
+        for command in answer:
+            match command:
+                case commands.FormGroup():
+                    self._forming[command.trainer, command.generation] = command
+                case commands.DissolveGroup():
+                    self._forming.pop((command.trainer, command.generation), None)
+                    self._stopped_s.setdefault(command.trainer, now_s)
+                case commands.CloseTrainer():
+                    self.of[command.trainer].ended_s = now_s
 
-    def _formed(self, now_s: float, event: GroupFormed) -> None:
+    def _formed(self, now_s: float, event: events.GroupFormed) -> None:
         group = self._forming.pop((event.trainer, event.generation), None)
         if group is None:
             return
-        course, before, after = self.of[event.trainer], self._nodes.get(event.trainer, 0), len(group.members)
-        stopped_s = self._stopped_s.pop(event.trainer, None)
+        rescales, stopped_s = self.of[event.trainer].rescales, self._stopped_s.pop(event.trainer, None)
         planned = group.previous is not None and stopped_s is None
-        if planned:
-            self._planned[event.trainer, event.generation] = len(course.rescales)
-        paused_s = now_s - stopped_s if stopped_s is not None and course.rescales else None
-        course.rescales.append(Rescale(now_s, before, after, planned, paused_s))
-        self._nodes[event.trainer] = after
+        paused_s = now_s - stopped_s if stopped_s is not None and rescales else None
+        before = rescales[-1].after if rescales else 0
+        rescales.append(Rescale(now_s, event.generation, before, len(group.members), planned, paused_s))
 
-    def _progressed(self, now_s: float, event: Progress) -> None:
-        course = self.of.get(event.trainer)
-        if course is None:
-            return
-        course.add(ProgressPoint(now_s, event.samples, event.samples_per_s, dict(event.metrics)))
-        number = self._planned.get((event.trainer, event.generation))
-        if event.rescale_s is not None and number is not None:
-            old = course.rescales[number]
-            course.rescales[number] = Rescale(old.at_s, old.before, old.after, old.planned, event.rescale_s)
+    def _progressed(self, now_s: float, event: events.Progress) -> None:
+        progress = self.of[event.trainer]
+        progress.add(ProgressPoint(now_s, event.samples, event.samples_per_s, dict(event.metrics)))
+        for rescale in progress.rescales if event.rescale_s is not None else ():
+            if rescale.planned and rescale.generation == event.generation:
+                rescale.paused_s = event.rescale_s
 
 
 def ledgers(decisions: Iterable[Decision]) -> dict[TrainerId, Ledger]:
-    """The ledger of every trainer in a journal, in submission order, however the trainer ended. The coordinator keeps
-    none: they grow with every generation, the journal contains all of them, and no decision depends on them.
+    """The ledger of every trainer in a journal, in submission order. The coordinator has none: ledgers grow with every
+    generation, and no decision depends on them.
     """
     found: dict[TrainerId, Ledger] = {}
     for decision in decisions:
         match decision.event:
-            case TrainerSubmitted() | TrialAsked() as came:
+            case events.TrainerSubmitted() | TrialAsked() as came:
                 found[came.spec.trainer] = Ledger()
-            case GroupFormed() as formed if formed.trainer in found:
+            case events.GroupFormed() as formed if formed.trainer in found:
                 ledger = found[formed.trainer]
                 ledger.began(formed.generation, formed.step)
                 ledger.identity = dict(formed.identity)
                 ledger.accepted = tuple(AcceptedChange(*change) for change in formed.accepted)
-            case Progress() as progress if progress.trainer in found:
+            case events.Progress() as progress if progress.trainer in found:
                 found[progress.trainer].add(progress.ledger)
-            case _:
-                pass
+            case events.TrainerFinished() as finished if finished.trainer in found:
+                found[finished.trainer].finished_step = finished.step
+            case events.TrainerResumed() as resumed if resumed.trainer in found:
+                found[resumed.trainer].finished_step = None
     return found

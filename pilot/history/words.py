@@ -54,7 +54,7 @@ def duration(seconds: float) -> str:
 
 
 def expected_start(scheduler: str, unix_s: float | None) -> str:
-    """When a scheduler expects a job to start; "" if it does not say."""
+    """When a scheduler expects a job to start; "" if that is not known."""
     return "" if unix_s is None else f"{SCHEDULERS.get(scheduler, scheduler)} expects {_moment(unix_s)}"
 
 

@@ -1,4 +1,4 @@
-"""Runs a batch scheduler's commands, and says how they failed."""
+"""Runs a batch scheduler's commands."""
 
 from __future__ import annotations
 
@@ -17,14 +17,12 @@ recording."""
 
 
 class CommandRefused(SubmitError):
-    """A scheduler's command failed; ``said`` is its error output, one line per error.
+    """A scheduler's command failed, with one line per error in ``stderr``."""
 
-    ``output`` is its output up to then.
-    """
-
-    def __init__(self, command: str, said: str, status: int = 1, output: str = "") -> None:
-        self.said, self.output = said.strip(), output
-        super().__init__(f"{command} failed: {_last_line(said) or f'exit {status}'}", transient=True)
+    def __init__(self, command: str, stderr: str, status: int = 1, output: str = "") -> None:
+        self.stderr, self.output = stderr.strip(), output
+        reason = self.stderr.rpartition("\n")[2] or f"exit {status}"
+        super().__init__(f"{command} failed: {reason}", transient=True)
 
 
 _FOR_PEOPLE = ("SQUEUE_", "SINFO_", "SACCT_", "SLURM_TIME_FORMAT", "LSB_BJOBS_FORMAT")
@@ -55,16 +53,11 @@ def run_command(command: Sequence[str], limit_s: float) -> str:
         start_new_session=True,
     ) as process:
         try:
-            output, said = process.communicate(timeout=limit_s)
+            output, stderr = process.communicate(timeout=limit_s)
         except subprocess.TimeoutExpired:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             raise SubmitError(f"{name} did not answer within {limit_s:g} s", transient=True) from None
     if process.returncode:
-        raise CommandRefused(name, said, process.returncode, output)
+        raise CommandRefused(name, stderr, process.returncode, output)
     return output
-
-
-def _last_line(text: str) -> str:
-    lines = text.strip().splitlines()
-    return lines[-1] if lines else ""

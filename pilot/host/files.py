@@ -45,7 +45,7 @@ def published(path: Path, mode: int = 0o600) -> Iterator[BinaryIO]:
 
 
 def umask() -> int:
-    """This process's umask, which can only be read by setting it."""
+    """Return this process's umask, which can only be read by setting it."""
     mask = os.umask(0o077)
     os.umask(mask)
     return mask

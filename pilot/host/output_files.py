@@ -84,7 +84,7 @@ def _backwards(path: Path) -> list[str]:
 
 
 def _link(folder: int, name: str) -> Path | None:
-    """Where the link leads; None if it is none."""
+    """Return the target of a link; None if it is not a link."""
     try:
         return Path(os.readlink(name, dir_fd=folder))
     except OSError as error:

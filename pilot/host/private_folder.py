@@ -18,11 +18,11 @@ from pathlib import Path
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 _names: dict[Path, Path] = {}
-"""What the folders that are held are called."""
+"""Names of the held folders, by their paths below /proc."""
 
 
 class UnsafeFolder(PermissionError):
-    """A folder or file is not what we may use; ``strerror`` says why and what to do, ``filename`` which it is."""
+    """A folder or file that we must not use; ``strerror`` has the reason and a remedy, ``filename`` the name."""
 
     def __init__(self, why: str, path: Path) -> None:
         super().__init__(errno.EPERM, why, str(path))
@@ -72,7 +72,7 @@ def held(path: Path, name: Path | None = None, *, follow: bool = True) -> Iterat
 
 
 def descriptor_of(place: Path) -> int:
-    """The descriptor of a folder that is held as ``place``."""
+    """Return the descriptor of a folder that is held as ``place``."""
     return int(place.name)
 
 
@@ -88,7 +88,7 @@ def private(path: str | os.PathLike[str], flags: int) -> int:
 
 
 def others_may_write(status: os.stat_result) -> bool:
-    """Whether the folder or file of this status is another user's, or others may write to it. (Root may always.)"""
+    """Return whether the folder or file belongs to another user (except root), or others may write to it."""
     return status.st_uid not in (0, os.geteuid()) or bool(status.st_mode & _WRITABLE_BY_OTHERS)
 
 

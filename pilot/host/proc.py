@@ -1,10 +1,11 @@
-"""What /proc says about this user's processes: environment, ancestry, mapped segments."""
+"""This user's processes, from /proc: environment, ancestry, mapped segments."""
 
 from __future__ import annotations
 
 import os
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -18,49 +19,41 @@ _SETTLE_S = 0.01
 
 
 def marked(*entries: str) -> list[psutil.Process]:
-    """This user's running processes that have all ``entries`` (``NAME=value``) in their environment.
+    """Return this user's running processes that have all ``entries`` (``NAME=value``) in their environment.
 
     That is the environment at exec: a forked process shows its parent's, one started by ``env -i`` shows none.
     """
     wanted = {os.fsencode(entry) for entry in entries}
-    return [process for pid in _own_pids() if wanted <= _environment(pid) and (process := _process(pid))]
+    return _processes(pid for pid in _own_pids() if wanted <= _environment(pid))
 
 
 def tree(pid: int) -> list[psutil.Process]:
-    """The process and all its descendants; empty if it has ended."""
-    root = _process(pid)
-    if root is None:
-        return []
-    try:
+    """Return the process and all its descendants; empty if it has ended."""
+    with suppress(psutil.NoSuchProcess):
+        root = psutil.Process(pid)
         return [root, *root.children(recursive=True)]
-    except psutil.NoSuchProcess:
-        return []
+    return []
 
 
 def children(pid: int) -> list[int]:
-    """The pids of a process's children; cheap enough to call often if the kernel lists them."""
-    try:
+    """Return the pids of a process's children; cheap enough to call often if the kernel lists them."""
+    with suppress(FileNotFoundError):  # it has ended, or this kernel has no such file
         return [int(child) for child in (_PROC / str(pid) / "task" / str(pid) / "children").read_text().split()]
-    except FileNotFoundError:  # it has ended, or this kernel has no such file
-        process = _process(pid)
-    try:
-        return [child.pid for child in process.children()] if process is not None else []
-    except psutil.NoSuchProcess:
-        return []
+    with suppress(psutil.NoSuchProcess):
+        return [child.pid for child in psutil.Process(pid).children()]
+    return []
 
 
 def session(leader: int) -> list[psutil.Process]:
-    """This user's running processes in the session of ``leader``."""
-    return [process for pid in _own_pids() if _session(pid) == leader and (process := _process(pid))]
+    """Return this user's running processes in the session of ``leader``."""
+    return _processes(pid for pid in _own_pids() if _session(pid) == leader)
 
 
 def kill(processes: Iterable[psutil.Process]) -> None:
     """Send SIGKILL to each; one that has ended is skipped, even if its pid has been reused."""
     for process in processes:
-        try:
+        with suppress(psutil.Error):
             process.kill()
-        except psutil.Error:
-            continue
 
 
 def kill_marked(*entries: str, limit_s: float = 5.0) -> list[int]:
@@ -75,20 +68,17 @@ def kill_marked(*entries: str, limit_s: float = 5.0) -> list[int]:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether the process is stopped (SIGSTOP, SIGTSTP) or traced."""
-    process = _process(pid)
-    try:
-        return process is not None and process.status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
-    except psutil.NoSuchProcess:
-        return False
+    """Return whether the process is stopped (SIGSTOP, SIGTSTP) or traced."""
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
+    return False
 
 
 def is_working(process: psutil.Process) -> bool:
-    """Whether the process computes, waits for a processor to do so, or for a disk."""
-    try:
+    """Return whether the process computes, waits for a processor to do so, or for a disk."""
+    with suppress(psutil.Error):
         return process.status() in (psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP)
-    except psutil.Error:
-        return False
+    return False
 
 
 def segments(pid: int) -> set[str]:
@@ -103,31 +93,28 @@ def segments(pid: int) -> set[str]:
 
 
 def unlink_segments(names: Iterable[str]) -> None:
-    """Remove those of the segments that exist and belong to this user."""
+    """Remove the segments that exist and belong to this user."""
     for name in names:
         path = SHARED_MEMORY / name
-        try:
+        with suppress(FileNotFoundError):
             if path.lstat().st_uid == os.getuid():
                 path.unlink()
-        except FileNotFoundError:
-            continue
 
 
-def _process(pid: int) -> psutil.Process | None:
-    try:
-        return psutil.Process(pid)
-    except psutil.NoSuchProcess:
-        return None
+def _processes(pids: Iterable[int]) -> list[psutil.Process]:
+    found = []
+    for pid in pids:
+        with suppress(psutil.NoSuchProcess):
+            found.append(psutil.Process(pid))
+    return found
 
 
 def _own_pids() -> Iterator[int]:
     user = os.getuid()
     for entry in os.scandir(_PROC):
-        try:
+        with suppress(FileNotFoundError):
             if entry.name.isdecimal() and entry.stat().st_uid == user:
                 yield int(entry.name)
-        except FileNotFoundError:
-            continue
 
 
 def _session(pid: int) -> int:

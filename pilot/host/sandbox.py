@@ -25,7 +25,7 @@ _MOST = 100
 
 
 def command(inside: Sequence[str]) -> list[str]:
-    """The command that runs ``inside`` as the root of a user namespace, in which :func:`enter` can be called."""
+    """Return the command that runs ``inside`` as the root of a user namespace, in which :func:`enter` can be called."""
     return ["unshare", *_NAMESPACES, *inside]
 
 
@@ -69,7 +69,7 @@ class _Place:
     holds: bool = False
 
     def cover(self, layer: str) -> str:
-        """The commands for that, with the overlay in ``layer``."""
+        """Return the commands for that, with the overlay in ``layer``."""
         place = quote(self.path)
         lock = f"mount -o remount,bind,ro,{self.flags} {place}"
         if not self.is_mount:
@@ -114,7 +114,7 @@ def _wanted() -> list[str]:
 
 
 def _mounts() -> Iterator[tuple[str, str]]:
-    """The writable file systems that are not the kernel's, with the flags of each mount but "rw"."""
+    """Yield the writable file systems that are not the kernel's, with the flags of each mount but "rw"."""
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         place, options = line.split()[4:6]
         path = re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), place)

@@ -1,5 +1,5 @@
-"""What the system tells and does for a process that Python's library does not: who ends with whom, ended children,
-readable descriptors, usable cores. Standard library only, because scripts' interpreters import it."""
+"""Linux calls that Python's library lacks: parent death, namespaces, ended children, readable descriptors, cores.
+Standard library only, because scripts' interpreters import it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def leave_namespaces() -> None:
 
 
 def drop_capabilities() -> None:
-    """Take from this process, and from all that it will execute, what it may do as root."""
+    """Take root's privileges from this process and its children."""
     for capability in range(_CAPABILITIES):
         with suppress(OSError):  # this kernel has fewer
             _prctl(_PR_CAPBSET_DROP, capability)
@@ -103,8 +103,8 @@ def _reaped(known: set[int]) -> Iterator[tuple[int, int]]:
 
 
 def readable(files: Iterable[Any], timeout_s: float | None = None) -> list[Any]:
-    """Those of ``files`` (descriptors, or objects with a ``fileno``) that can be read or are at their end. Waits up to
-    ``timeout_s`` for one, in whole milliseconds (None: no limit).
+    """Return the ``files`` (descriptors, or objects with a ``fileno``) that can be read or are at their end. Waits up
+    to ``timeout_s`` for one, in milliseconds (None: no limit).
     """
     poll = select.poll()  # four times as fast as the standard library's selectors, in every step of a worker
     by_number = {file if isinstance(file, int) else file.fileno(): file for file in files}
@@ -122,21 +122,25 @@ def usable_cores() -> int:
 
 
 def cgroup_quotas(groups: str, root: Path) -> Iterator[float]:
-    """The quota, in cores, of a process's control group and of each parent group that has one.
+    """Yield the quota, in cores, of a process's control group and of each parent group that has one."""
+    for folder in cgroups(groups, root, "cpu"):
+        yield from _quota(folder)
+
+
+def cgroups(groups: str, root: Path, controller: str) -> Iterator[Path]:
+    """Yield the folders of a process's control groups that have this ``controller``, and those of their parents.
 
     ``groups`` is the content of ``/proc/<pid>/cgroup``, ``root`` where the groups are mounted (versions 1 and 2).
     """
     for line in groups.splitlines():
         _, controllers, path = line.split(":", 2)
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        group = root / controllers / path.lstrip("/")
-        for folder in (group, *group.parents):
-            yield from _quota(folder)
+        if not controllers or controller in controllers.split(","):
+            group = root / controllers / path.lstrip("/")
+            yield from (group, *group.parents)
 
 
 def _quota(folder: Path) -> Iterator[float]:
-    """A group's quota; nothing if it has none, or if we may not read it."""
+    """Yield a group's quota; nothing if it has none, or if we may not read it."""
     try:
         if (folder / "cpu.max").is_file():
             quota, period = (folder / "cpu.max").read_text().split()

@@ -1,14 +1,14 @@
 """Planners: each takes a :class:`~pilot.core.plan.problem.Problem` and gives a :class:`~pilot.core.plan.problem.Plan`.
 
-Each module of a planner has ``plan(problem, limit_s) -> Plan``, for problems without pins; :func:`make` gives one by
-name, which knows pins, too. Importing this package imports none of them: Pyomo and numpy are loaded by the planner that
+Each planner's module has ``plan(problem, limit_s) -> Plan``, for problems without pins; :func:`make` gives one by name,
+which honours pins, too. Importing this package imports none of them: Pyomo and numpy are loaded by the planner that
 needs them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
 
@@ -17,19 +17,47 @@ from pilot.core.ids import TrainerId
 from pilot.core.plan import between
 from pilot.core.plan.problem import Plan, PlanStatus, Problem
 
-NAMES = ("milp", "milp-nodes", "dp", "equal-share", "flotilla", "rolling-horizon", "rolling-horizon-costs", "greedy")
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A planner: its module, and the options of ``plan`` there."""
+
+    module: str
+    options: Mapping[str, object] = field(default_factory=dict)
+    solver: bool = False  #: whether it uses a solver
+    timed: bool = False  #: whether it needs to know how long trainers have trained, and how much work they have left
+    objective: str = "scaling-efficiency"  #: the one that it maximises by default
+
+
+_HORIZON = "pilot.research.planners.rolling_horizon"
+_PLANNERS = {
+    "milp": _Entry("pilot.planners.milp", solver=True),
+    "dp": _Entry("pilot.planners.dp"),
+    "equal-share": _Entry("pilot.planners.choice"),
+    "flotilla": _Entry("pilot.research.planners.flotilla", objective="throughput"),  # its pace is in samples per second
+    "rolling-horizon": _Entry(_HORIZON, solver=True, timed=True),
+    "rolling-horizon-costs": _Entry(_HORIZON, {"costs": True}, solver=True, timed=True),
+    "greedy": _Entry("pilot.research.planners.greedy", timed=True),
+}
+NAMES = tuple(_PLANNERS)
 """The planners; the first one is the default."""
 
 SOLVERS = ("cbc", "glpk", "highs")
-"""The solvers of ``milp``, ``milp-nodes`` and ``rolling-horizon``; the first one is the default."""
+"""The solvers of ``milp`` and ``rolling-horizon``; the first one is the default."""
 
-TIMED = frozenset({"rolling-horizon", "rolling-horizon-costs", "greedy"})
+TIMED = frozenset(name for name, entry in _PLANNERS.items() if entry.timed)
 """The planners that need to know how long trainers have trained, and how much work they have left."""
 
 
 def usual_objective(name: str) -> str:
-    """What the planner ``name`` maximises by default. A flotilla's pace is in samples per second."""
-    return "throughput" if name == "flotilla" else "scaling-efficiency"
+    """The objective that the planner ``name`` maximises by default."""
+    return _entry(name).objective
+
+
+def _entry(name: str) -> _Entry:
+    if name not in _PLANNERS:
+        raise UserError(f"unknown planner {name!r}; there are: {', '.join(NAMES)}")
+    return _PLANNERS[name]
 
 
 def make(name: str = NAMES[0], solver: str = SOLVERS[0], limit_s: float = 10.0) -> Callable[[Problem], Plan]:
@@ -41,42 +69,24 @@ def make(name: str = NAMES[0], solver: str = SOLVERS[0], limit_s: float = 10.0) 
     UserError
         If there is no such planner or solver, or the solver is not installed.
     """
-    return partial(_with_pins, planner=partial(_answer, _free(name, solver, limit_s)))
+    entry = _entry(name)
+    options: dict[str, object] = {"limit_s": limit_s}
+    if entry.solver:
+        import_module("pilot.planners.solvers").find(solver)
+        options["solver"] = solver
+    planner = partial(import_module(entry.module).plan, **options, **entry.options)
+    return partial(_with_pins, planner=partial(_answer, planner))
 
 
 def _answer(planner: Callable[[Problem], Plan], problem: Problem) -> Plan:
     return between.plan(problem) if problem.between else planner(problem)
 
 
-def _free(name: str, solver: str, limit_s: float) -> Callable[[Problem], Plan]:
-    """The planner for problems without pins when a decision is due."""
-    match name:
-        case "milp" | "milp-nodes":
-            import_module("pilot.planners.solvers").find(solver)
-            milp = import_module("pilot.planners.milp")
-            formulation = milp.PIECES if name == "milp" else milp.NODES
-            return partial(milp.plan, limit_s=limit_s, solver=solver, formulation=formulation)
-        case "dp":
-            return partial(import_module("pilot.planners.dp").plan, limit_s=limit_s)
-        case "rolling-horizon" | "rolling-horizon-costs":
-            import_module("pilot.planners.solvers").find(solver)
-            plan, costs = import_module("pilot.research.planners.rolling_horizon").plan, name == "rolling-horizon-costs"
-            return partial(plan, limit_s=limit_s, solver=solver, costs=costs)
-        case "greedy":
-            return partial(import_module("pilot.research.planners.greedy").plan, limit_s=limit_s)
-        case "equal-share":
-            return partial(import_module("pilot.planners.choice").plan, limit_s=limit_s)
-        case "flotilla":
-            return partial(import_module("pilot.research.planners.flotilla").plan, limit_s=limit_s)
-        case _:
-            raise UserError(f"unknown planner {name!r}; there are: {', '.join(NAMES)}")
-
-
 def _with_pins(problem: Problem, planner: Callable[[Problem], Plan]) -> Plan:
-    """What ``planner`` makes of the candidates that are not pinned, with those that are. All pins fit together.
+    """The plan of ``planner`` for the candidates that are not pinned, and the pins, which fit together.
 
-    A candidate that has a pin gets exactly that many nodes: that is a constant of eq. 16, so it is taken out of the
-    problem before any planner sees it, and put into the plan afterwards.
+    A candidate that has a pin gets exactly that many nodes, a constant of eq. 16. So it is taken out of the problem
+    before any planner sees it, and put into the plan afterwards.
     """
     pinned = {c.trainer: c.pin for c in problem.candidates if c.pin is not None}
     if not pinned:

@@ -1,11 +1,11 @@
-"""What planners share: a candidate's gain as linear pieces over whole node counts; from counts to a :class:`Plan`; and
+"""The common parts of planners: a candidate's gain as linear pieces over node counts, a :class:`Plan` from counts, and
 the fallback if nothing was proved in time.
 
 Planner ``equal-share``: the baseline of FreeTrain §5.1, which "distributes nodes equally to Trainers".
 
-The paper says only that it meets the constraints of the MILP; the rest follows its authors' replay code, so that the
-numbers can be compared with theirs. Each trainer gets the same whole part, at most its ``max_nodes``, but
-only where that is more than its ``min_nodes``. What is left goes to the trainers in submission order, to each as much
+The paper states only that it meets the constraints of the MILP; the rest follows its authors' replay code, so that the
+numbers can be compared with theirs. Each trainer gets the same part, rounded down, at most its ``max_nodes``, but
+only if that is more than its ``min_nodes``. The rest goes to the trainers in submission order, to each as much
 as it can take; so with fewer than two nodes per trainer the first ones get all.
 """
 
@@ -68,7 +68,7 @@ def best_known(problem: Problem, incumbents: Sequence[Plan], bound: float | None
     Parameters
     ----------
     incumbents : the first of equals wins
-    bound : what no plan's objective exceeds; None if unknown
+    bound : an upper bound of all plans' objectives; None if unknown
     """
     plans = [replace(plan, status=PlanStatus.INCUMBENT) for plan in incumbents]
     if can_stay(problem):
@@ -127,7 +127,7 @@ def late_pieces(candidate: Candidate, problem: Problem) -> list[LinearPiece]:
     for late in range(1, problem.ending + 1):
         tried = (0, *range(c.min_nodes, _most(c, problem.nodes) + 1))
         stays = [n for n in tried if n >= c.current_nodes and c.allows(n) and c.allows(n + late)]
-        bends = {whole - more for n in c.value.nodes for whole in (math.floor(n), math.ceil(n)) for more in (0, late)}
+        bends = {near - more for n in c.value.nodes for near in (math.floor(n), math.ceil(n)) for more in (0, late)}
         while stays:
             length = next((i for i, n in enumerate(stays) if i and (n in bends or n > stays[i - 1] + 1)), len(stays))
             first, last = stays[0], stays[length - 1]

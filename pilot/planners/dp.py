@@ -11,9 +11,9 @@ and a candidate's gains are a row for each number of them that it takes.
 The candidates are taken from the last to the first, so that backtracking, from the first, can break ties in submission
 order. Floating-point sums of equal value differ in their last bits; therefore gains are turned into integers first:
 
-- the unit is a decimal one, 10^-12 of the largest gain's power of ten; what differs by less is a tie. Numbers that
-  people write are exact in it. Of a curve the *differences* between neighbouring counts are rounded and summed up, so
-  that equal slopes stay exactly equal whatever they are;
+- the unit is a decimal one, 10^-12 of the largest gain's power of ten; gains that differ by less are ties. Numbers that
+  people write are exact in it. The *differences* between neighbouring counts of a curve are rounded and summed up, so
+  that equal slopes stay exactly equal;
 - a key is ``units * (candidates + 1) - (1 if the count changes)``: more value first, fewer changes second. Among
   equal keys, backtracking takes the most nodes for the earlier candidate.
 """
@@ -49,7 +49,7 @@ Keys = tuple[list[NDArray[np.int64]], int]
 smallest count."""
 
 Gain = tuple[Curve, int, int, int, float, float, float, tuple[int, ...]]
-"""What a candidate's gains depend on: curve, current, smallest and largest count, costs, ``t_fwd_s``, sizes."""
+"""The arguments of a candidate's gains: curve, current, smallest and largest count, costs, ``t_fwd_s``, sizes."""
 
 
 def plan(problem: Problem, limit_s: float = math.inf) -> Plan:
@@ -69,7 +69,7 @@ def optimum(problem: Problem, deadline_s: float = math.inf) -> Plan | None:
         after = best[-1]
         best.append([_best_of(after[: late + 1], rows, smallest, problem.nodes) for late in range(len(after))])
     best.reverse()
-    counts, ending = _way_back(best, keys, problem.nodes)
+    counts, ending = _backtrack(best, keys, problem.nodes)
     return plan_of(problem, counts, PlanStatus.OPTIMAL, 0.0, "dp", ending)
 
 
@@ -114,7 +114,7 @@ def _values(curve: Curve, largest: int) -> NDArray[np.float64]:
 
 
 def _costs(gain: Gain) -> tuple[float, float]:
-    """What a rescale up and one down cost: the value at the current count for as long as it takes (eqs 13, 16)."""
+    """The costs of a rescale up and of one down: the value at the current count for its duration (eqs 13, 16)."""
     curve, current, smallest, _, up_s, down_s, *_ = gain
     held = curve.at(current) if current >= smallest else 0.0
     return held * up_s, held * down_s
@@ -129,7 +129,7 @@ def _peak(gain: Gain) -> float:
 
 @lru_cache(maxsize=128)
 def _key(gain: Gain, unit: float, factor: int) -> NDArray[np.int64]:
-    """What is compared, for counts 0, smallest, …, largest: gains in units times ``factor``, less 1 for a change."""
+    """The keys for counts 0, smallest, …, largest: gains in units times ``factor``, less 1 for a change."""
     curve, current, smallest, largest, _, _, t_fwd_s, sizes = gain
     up, down = (round(cost / unit) * factor + 1 for cost in _costs(gain))
     steps = np.rint(np.diff(t_fwd_s * _values(curve, largest), prepend=0.0) / unit).astype(np.int64)
@@ -169,7 +169,7 @@ def _best_of(
     return highest
 
 
-def _way_back(best: list[list[NDArray[np.int64]]], keys: list[Keys], nodes: int) -> tuple[list[int], list[int]]:
+def _backtrack(best: list[list[NDArray[np.int64]]], keys: list[Keys], nodes: int) -> tuple[list[int], list[int]]:
     """One optimal count per candidate, from the first, and how many of them are ending nodes; among equal ones the
     fewest of those, then the largest."""
     counts: list[int] = []

@@ -1,7 +1,7 @@
-"""Planners ``milp`` and ``milp-nodes``: FreeTrain's problem in Pyomo, solved by CBC, GLPK or HiGHS.
+"""Planner ``milp``: FreeTrain's problem in Pyomo, solved by CBC, GLPK or HiGHS.
 
 The optimum of :mod:`pilot.planners.dp` comes first, in milliseconds: it is the incumbent. So a solver that runs out of
-time, fails or writes nonsense never strands a node; what went wrong is logged, and the plan's status says what it is.
+time, fails or writes nonsense never strands a node: the failure is logged, and the plan has a status that shows it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pyomo.repn.plugins.lp_writer import LPWriter
 
 from pilot.core.errors import PilotError, SolverError
 from pilot.core.plan.problem import Plan, PlanStatus, Problem
-from pilot.planners import dp, model, model_nodes
+from pilot.planners import dp, model
 from pilot.planners.choice import best_known, plan_of
 from pilot.planners.solvers import NOTHING, find
 
@@ -30,7 +30,7 @@ logging.getLogger("pyomo").handlers.clear()
 """Its own one writes to standard output, where commands print JSON."""
 
 TOLERANCE = 1e-9
-"""Relative to the objective: plans that differ by less are worth the same."""
+"""A share of the objective: plans that differ by less are worth the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +49,11 @@ class Formulation:
 
 
 PIECES = Formulation("milp", model.build, model.counts, model.start, model.ending)
-NODES = Formulation("milp-nodes", model_nodes.build, model_nodes.counts)
 
 
 @dataclass(frozen=True, slots=True)
 class SolveOutcome:
-    """What became of one solve: counts in the candidates' order (None: none found), the objective and a bound on it."""
+    """The result of one solve: counts in the candidates' order (None: none found), the objective and a bound on it."""
 
     proved: bool = False
     counts: list[int] | None = None
@@ -68,7 +67,8 @@ class SolveOutcome:
 def plan(problem: Problem, limit_s: float, solver: str = "cbc", formulation: Formulation = PIECES) -> Plan:
     """The optimal plan; the best one known if ``limit_s`` does not suffice.
 
-    If the solver fails, that is logged and it is done without; :func:`pilot.planners.make` checks that it is installed.
+    If the solver fails, that is logged, and the plan is made without it. :func:`pilot.planners.make` checks that it is
+    installed.
     """
     deadline_s = time.monotonic() + limit_s
     incumbent = dp.optimum(problem, deadline_s)
@@ -76,7 +76,7 @@ def plan(problem: Problem, limit_s: float, solver: str = "cbc", formulation: For
     if not any(c.most_within(problem.nodes) for c in problem.candidates):
         outcome = SolveOutcome(proved=True, counts=[0] * len(problem.candidates))
     elif time.monotonic() < deadline_s:
-        outcome = _try(problem, deadline_s, solver, formulation, incumbent)
+        outcome = attempt(problem, deadline_s, solver, formulation, incumbent)
     made = _choose(problem, outcome, incumbent, formulation.planner)
     return replace(made, build_s=outcome.build_s, solve_s=outcome.solve_s)
 
@@ -89,14 +89,10 @@ def solve(
     start: Any = None,
     gap: float = 0.0,
 ) -> SolveOutcome:
-    """What ``solver`` makes of the formulation, from ``start`` on, until the monotonic clock shows ``deadline_s``.
+    """Solve the formulation with ``solver``, from ``start`` on, until the monotonic clock shows ``deadline_s``.
 
-    It is *proved* to within ``gap``, a share of the objective.
-
-    Raises
-    ------
-    SolverError
-        If the solver cannot be run, or gives no readable answer.
+    It is *proved* to within ``gap``, a share of the objective. Raises SolverError if the solver cannot be run, or gives
+    no readable answer.
     """
     started_s = time.monotonic()
     m = formulation.build(problem)
@@ -118,11 +114,12 @@ def solve(
     return SolveOutcome(answer.proved, counts, bound, built_s - started_s, time.monotonic() - built_s, reached, ending)
 
 
-def _try(
-    problem: Problem, deadline_s: float, solver: str, formulation: Formulation, incumbent: Plan | None
+def attempt(
+    problem: Problem, deadline_s: float, solver: str, formulation: Formulation, start: Any, gap: float = 0.0
 ) -> SolveOutcome:
+    """As :func:`solve`; an error is logged, and nothing was found."""
     try:
-        return solve(problem, deadline_s, solver, formulation, incumbent)
+        return solve(problem, deadline_s, solver, formulation, start, gap)
     except (PilotError, OSError) as error:
         log.warning("solver %s: %s; using the best plan known without it", solver, error)
         return SolveOutcome()

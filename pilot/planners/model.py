@@ -86,9 +86,9 @@ def add_capacity(m: ConcreteModel, problem: Problem) -> None:
 
 
 def add_objective(m: ConcreteModel, problem: Problem) -> None:
-    """What all trainers gain in ``t_fwd_s``, less what rescaling costs (FreeTrain eq. 16).
+    """All trainers' gain in ``t_fwd_s``, less the cost of rescaling (FreeTrain eq. 16).
 
-    The objective is ``scale`` times what is beyond ``constant``, the gain of nobody having nodes.
+    The objective is ``scale`` times the gain beyond ``constant``, the gain if no trainer has nodes.
     """
     idle = [problem.candidates[kind[0]].gain(0, problem.t_fwd_s) for kind in m.kinds]
     gains = [piece.gain - idle[k] for k, piece in m.pieces]
@@ -101,7 +101,7 @@ def add_objective(m: ConcreteModel, problem: Problem) -> None:
 
 
 def start(m: ConcreteModel, plan: Plan) -> None:
-    """Set the variables to what ``plan`` says."""
+    """Set the variables to ``plan``."""
     late = dict(plan.ending)
     stays = [n - late.get(trainer, 0) for trainer, n in plan.counts]
     for variable in (*m.use.values(), *m.more.values()):
@@ -115,13 +115,8 @@ def start(m: ConcreteModel, plan: Plan) -> None:
 
 
 def counts(m: ConcreteModel) -> list[int]:
-    """N_j of each trainer (FreeTrain eq. 2), from the values that were read; of a kind, earlier ones have more.
-
-    Raises
-    ------
-    SolverError
-        If the values do not solve the model.
-    """
+    """N_j of each trainer (FreeTrain eq. 2), from the values that were read; of a kind, earlier ones have more. Raises
+    SolverError if the values do not solve the model."""
     return [stays + late for stays, late in _shares(m)]
 
 
@@ -146,7 +141,7 @@ def _shares(m: ConcreteModel) -> list[tuple[int, int]]:
 
 
 def _kinds(candidates: Sequence[Candidate]) -> list[list[int]]:
-    """The candidates' indices, grouped so that those of a group differ only in whose they are."""
+    """The candidates' indices, grouped by all but the trainer."""
     kinds: dict[tuple[object, ...], list[int]] = {}
     for j, c in enumerate(candidates):
         alike = (c.current_nodes, c.min_nodes, c.max_nodes, c.value, c.rescale_up_s, c.rescale_down_s, c.sizes)

@@ -1,9 +1,8 @@
-"""Solvers: an LP file in, a :class:`SolverAnswer` out. Each is found where its package put it, never by luck.
+"""Solvers: an LP file in, a :class:`SolverAnswer` out. Each is found where its package put it.
 
 CBC and GLPK run as programs on the files of a directory that the caller removes, and are killed when their time is up.
-HiGHS runs in this process and keeps its time limit itself. What a solver left behind is read only if its status says
-that there is something to read: CBC, stopped before it had a solution, writes the relaxation's values to the same file,
-under a status line that says so.
+HiGHS runs in this process and keeps its time limit itself. A solver's output is read only if its status reports a
+solution: CBC, stopped before it had one, writes the relaxation's values to the same file, under another status line.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ from pilot.planners.one_thread import ONE_THREAD
 
 @dataclass(frozen=True, slots=True)
 class SolverAnswer:
-    """What a solver found out."""
+    """The result of a solver."""
 
     proved: bool  #: the values are optimal
-    values: dict[str, float] | None  #: column name → value, zeros may be missing; None if no whole solution was found
+    values: dict[str, float] | None  #: column name → value, zeros may be missing; None if no integer solution was found
     bound: float | None = None  #: an upper bound of the objective; None if the solver gave none
 
 
@@ -71,7 +70,7 @@ def read_cbc(solution: str, log: str) -> SolverAnswer:
     """CBC's solution file: a line with the status, then ``index name value reduced-cost``."""
     status, _, rows = solution.partition("\n")
     if not re.match(r"Optimal\b|Stopped on \w+", status):
-        raise SolverError(f"no solution, it says {status[:100]!r}")
+        raise SolverError(f"no solution, it reports {status[:100]!r}")
     proved = status.startswith("Optimal")
     bound = _last_number(r"^Upper bound:\s+(\S+)", log)
     if "no integer solution" in status:
@@ -80,7 +79,7 @@ def read_cbc(solution: str, log: str) -> SolverAnswer:
 
 
 def glpk(lp: Path, limit_s: float, start: Mapping[str, float], gap: float = 0.0) -> SolverAnswer:  # noqa: ARG001  # the solvers' signature; GLPK takes no start
-    """GLPK's ``glpsol`` from the path. It counts whole seconds: a shorter limit is kept by killing it."""
+    """GLPK's ``glpsol`` from the path. It counts full seconds: a shorter limit is enforced by killing it."""
     solution = lp.with_suffix(".glpk")
     limit = ["--tmlim", str(max(1, int(_OWN_SHARE * limit_s)))]
     log = _run(["glpsol", "--lp", str(lp), *limit, "--mipgap", f"{gap:g}", "--output", str(solution)], limit_s)
@@ -92,7 +91,7 @@ def read_glpk(solution: str, log: str) -> SolverAnswer:
     rows, which look alike, come before."""
     found = re.search(r"^Status:\s+INTEGER (OPTIMAL|NON-OPTIMAL|UNDEFINED)$", solution, re.MULTILINE)
     if found is None:
-        raise SolverError(f"no solution, it says {_last_line(log)!r}")
+        raise SolverError(f"no solution, it reports {_last_line(log)!r}")
     bound = _last_number(r"<=\s+(\S+)", log)
     if found[1] == "UNDEFINED":
         return SolverAnswer(proved=False, values=None, bound=bound)
@@ -117,7 +116,7 @@ def highs(lp: Path, limit_s: float, start: Mapping[str, float], gap: float = 0.0
     solver.run()
     status, info = solver.getModelStatus(), solver.getInfo()
     if status not in (HighsModelStatus.kOptimal, HighsModelStatus.kTimeLimit):
-        raise SolverError(f"no solution, it says {status.name!r}")
+        raise SolverError(f"no solution, it reports {status.name!r}")
     bound = _finite(info.mip_dual_bound)
     if info.primal_solution_status != SolutionStatus.kSolutionStatusFeasible:
         return SolverAnswer(proved=False, values=None, bound=bound)
@@ -163,8 +162,8 @@ def _run(command: list[str], limit_s: float) -> str | None:
     except OSError as error:
         raise SolverError(f"{command[0]} cannot be run: {error.strerror}") from None
     if done.returncode != 0:
-        said = _last_line(done.stderr or done.stdout)
-        raise SolverError(f"{Path(command[0]).name} ended with status {done.returncode}, it says {said!r}")
+        message = _last_line(done.stderr or done.stdout)
+        raise SolverError(f"{Path(command[0]).name} ended with status {done.returncode}: {message!r}")
     return done.stdout
 
 
@@ -172,7 +171,7 @@ def _read(solution: Path, log: str) -> str:
     try:
         return solution.read_text(errors="replace")
     except FileNotFoundError:
-        raise SolverError(f"it wrote no solution, it says {_last_line(log)!r}") from None
+        raise SolverError(f"it wrote no solution, it reports {_last_line(log)!r}") from None
 
 
 def _columns(row: str, text: str) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""How much somebody may do: so much a second on average, and so much at once."""
+"""A rate limit: an average per second, and a burst."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Allowance:
         self._left, self._counted_s = burst, now_s
 
     def allows(self, now_s: float, units: float = 1.0) -> bool:
-        """Whether ``units`` are left now; they are taken then."""
+        """Take ``units`` if they are left now; returns whether they were."""
         self._grow(now_s)
         if self._left < units:
             return False
@@ -21,7 +21,7 @@ class Allowance:
         return True
 
     def owes_s(self, now_s: float, units: float) -> float:
-        """Take ``units`` that cannot be refused; returns how long it takes until they are made up for, or 0."""
+        """Take ``units`` in any case; returns the time until they are made up for, or 0."""
         self._grow(now_s)
         self._left -= units
         return max(0.0, -self._left / self._rate_per_s)

@@ -3,8 +3,6 @@
 It holds the fingerprint of the server's certificate, and tokens, so it has mode 0600 and belongs to one user. Arguments
 and environment variables carry its path, never its content. The pool's own file has a token for each role; the file of
 a pilot job that the pool submitted has only that job's token.
-
-Secrets and their digests: tokens, which say what a peer may do, and the secret behind a pilot's name.
 """
 
 from __future__ import annotations
@@ -13,16 +11,16 @@ import base64
 import hashlib
 import hmac
 import os
-import re
 import secrets
 import ssl
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from urllib.parse import urlsplit
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from pilot.core.errors import LostFileError, UserError
 from pilot.host.files import open_regular, publish
@@ -32,66 +30,51 @@ _NAME_CHARACTERS = 16
 
 
 def new_token() -> str:
-    """A random token of 256 bits."""
+    """Return a random token of 256 bits."""
     return secrets.token_urlsafe(32)
 
 
 def digest(token: str) -> bytes:
-    """What the coordinator stores of a token and looks up, so that the time of a look-up reveals nothing about the
-    token."""
+    """Return the digest by which the coordinator finds a token: a look-up's time reveals nothing about the token."""
     return hashlib.sha256(token.encode(errors="surrogatepass")).digest()
 
 
 def life_name(secret: str) -> str:
-    """The end of the name of the pilot with this ``secret``, so that the pilot can prove that the name is its own, also
-    after a restart."""
+    """Return the end of the name of the pilot with this ``secret``, which proves that the name is its own."""
     hashed = hashlib.sha256(b"pilot's life\0" + secret.encode(errors="surrogatepass")).digest()
     return base64.b32encode(hashed).decode().lower()[:_NAME_CHARACTERS]
 
 
 def owns(secret: str, pilot: str) -> bool:
-    """Whether ``secret`` is the one behind the name ``pilot``."""
+    """Return whether the name ``pilot`` is that of the pilot with this ``secret``."""
     return pilot.rpartition("-")[2] == life_name(secret)
 
 
 class Connection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a peer needs to reach the coordinator."""
+    """The coordinator's address, and tokens for it. A value of another form would hang or fail later."""
 
-    endpoint: str  #: on the advertised address, ``tcp://host:port``
-    certificate: str  #: SHA-256 of the coordinator's certificate, in hex; no other certificate is accepted
-    token: str  #: the user's, for requests by the CLI; "" in a job's file
-    enrolment: str  #: the token with which a pilot joins
-    coordinator: str  #: the pool's name; restarts of its coordinator do not change it
-    version: str  #: version of the package that wrote the file
-    job: str = ""  #: the batch job that ``enrolment`` is bound to; "": any
+    #: the advertised address, ``tcp://host:port``
+    endpoint: Annotated[
+        str, Meta(pattern=r"^tcp://([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.%a-z]{2,60}\]):(?!0)[0-9]{1,5}\Z")
+    ]
+    #: SHA-256 of the coordinator's certificate, in hex; no other certificate is accepted
+    certificate: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+    token: Annotated[str, Meta(pattern=r"^[!-~]{0,200}\Z")]  #: the user's, for requests by the CLI; "" in a job's file
+    enrolment: Annotated[str, Meta(pattern=r"^[!-~]{0,200}\Z")]  #: the token with which a pilot joins
+    #: the pool's name; restarts of its coordinator do not change it
+    coordinator: Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{1,100}\Z")]
+    version: Annotated[str, Meta(pattern=r"^[!-~]{1,50}\Z")]  #: version of the package that wrote the file
+    #: the batch job that ``enrolment`` is bound to; "": any
+    job: Annotated[str, Meta(pattern=r"^[ -~]{0,200}\Z")] = ""
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port of ``endpoint``; :class:`UserError` if it has none."""
-        try:
-            url = urlsplit(self.endpoint)
-            host, port = url.hostname, url.port
-        except ValueError:
-            host, port = None, None
-        if not host or not port or not self.endpoint.startswith("tcp://"):
-            raise UserError(
-                f"the connection file's endpoint {self.endpoint!r} is not tcp://host:port; run pilot up again"
-            )
-        return host, port
+        """Host and port of ``endpoint``."""
+        host, _, port = self.endpoint.removeprefix("tcp://").rpartition(":")
+        return host.strip("[]"), int(port)
 
 
 MOST_BYTES = 65536
-
-FORMS = {
-    "endpoint": re.compile(r"tcp://([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.%a-z]{2,60}\]):(?!0)[0-9]{1,5}"),
-    "certificate": re.compile(r"[0-9a-f]{64}"),
-    "token": re.compile(r"[!-~]{0,200}"),
-    "enrolment": re.compile(r"[!-~]{0,200}"),
-    "job": re.compile(r"[ -~]{0,200}"),
-    "coordinator": re.compile(r"[A-Za-z0-9._-]{1,100}"),
-    "version": re.compile(r"[!-~]{1,50}"),
-}
-"""What each field must look like; anything else would hang or fail later."""
 
 
 def write(path: Path, connection: Connection) -> None:
@@ -123,12 +106,10 @@ def _check_private(path: Path, status: os.stat_result) -> None:
 def _decode(path: Path, data: bytes) -> Connection:
     try:
         connection = msgspec.json.decode(data, type=Connection)
-        for name, form in FORMS.items():
-            if not form.fullmatch(getattr(connection, name)):
-                raise ValueError(f"its {name} is invalid")
-        if int(connection.endpoint.rpartition(":")[2]) > 65535:
+        host, port = connection.address
+        host.encode("idna")  # as the resolver will; names are checked there only
+        if port > 65535:
             raise ValueError("its endpoint has no port")
-        connection.address[0].encode("idna")  # as the resolver will; names are checked there only
         return connection
     except (ValueError, RecursionError) as error:
         raise LostFileError(f"connection file {path} is damaged: {error}; run pilot up again") from None
@@ -142,8 +123,7 @@ _NEVER = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """The coordinator's certificate with its private key, in PEM: self-signed, made with the pool, and pinned by the
-    connection file. Its file must stay secret.
+    """The coordinator's self-signed certificate and private key, in PEM. Its file must stay secret.
 
     There is no certificate authority and no host name to check: a peer accepts exactly the certificate whose
     fingerprint is in its connection file. In TLS 1.3 the server always proves that it holds the private key.
@@ -191,7 +171,7 @@ class Certificate:
         return fingerprint(ssl.PEM_cert_to_DER_cert(self.pem.decode().partition(_KEY)[0]))
 
     def server_context(self) -> ssl.SSLContext:
-        """The server's TLS settings: TLS 1.3 only, no session tickets because sessions are never resumed."""
+        """Return the server's TLS settings: TLS 1.3 only, no session tickets because sessions are never resumed."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.num_tickets = 0
@@ -208,13 +188,13 @@ def fingerprint(der: bytes) -> str:
 
 
 def is_pinned(der: bytes | None, pin: str) -> bool:
-    """Whether ``pin`` is the fingerprint of a peer's certificate (DER)."""
+    """Return whether ``pin`` is the fingerprint of a peer's certificate (DER)."""
     return der is not None and hmac.compare_digest(fingerprint(der), pin)
 
 
 @cache
 def client_context() -> ssl.SSLContext:
-    """A peer's TLS settings. The peer checks the certificate with :func:`is_pinned` before it sends anything."""
+    """Return a peer's TLS settings. The peer checks the certificate with :func:`is_pinned` before it sends anything."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False

@@ -1,9 +1,9 @@
-"""A bound port at which anybody may knock: connections that have proven nothing are few and short.
+"""A listening port to which anybody may connect: unauthenticated connections are few and short.
 
-A guest is *unproven* until its owner says that it has :meth:`Gate.passed`. At most ``UNPROVEN_MAX`` are open at once;
-beyond that, the oldest is dropped once it is ``patience_s`` old. Each is dropped after ``limit_s``. So strangers cost a
-bounded amount of memory and descriptors, however many they are, and a proven connection is never closed because of
-them. If the process runs out of descriptors, that is logged, and the gate waits.
+A client is *unproven* until :meth:`Gate.passed` is called. At most ``UNPROVEN_MAX`` are open at once; beyond that, the
+oldest is dropped once it is ``patience_s`` old. Each is dropped after ``limit_s``. So any number of unknown clients
+costs a bounded amount of memory and descriptors, and a proven connection is never closed because of them. If the
+process runs out of descriptors, that is logged, and the gate waits. (asyncio's servers have no such limits.)
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 UNPROVEN_MAX = 256
 OWN_FILES = 128
-"""Descriptors kept for this process's own files, its child processes, and users' commands."""
+"""Descriptors reserved for this process's own files, its child processes, and users' commands."""
 
 PROVE_LIMIT_S = 10.0
 PATIENCE_S = 1.0
@@ -38,23 +38,23 @@ _AT_ONCE = 32
 _WAIT_S = 0.1
 
 
-class Guest(Protocol):
+class Client(Protocol):
     """An asyncio protocol: one accepted connection. It calls :meth:`Gate.gone` when its connection is closed."""
 
     def drop(self, reason: str) -> None:
         """Close at once, also if the connection has not been made yet."""
 
 
-G = TypeVar("G", bound=Guest)
+G = TypeVar("G", bound=Client)
 
 
 class Gate(Generic[G]):
-    """A listening socket, with its number in ``port``. ``guests`` are the open connections.
+    """A socket that listens on ``port``. ``clients`` are the open connections.
 
     Parameters
     ----------
-    limit_s : how long a guest may stay unproven
-    patience_s : how long it may while others wait
+    limit_s : longest time for which a client may be unproven
+    patience_s : the same while others wait
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Gate(Generic[G]):
         self._socket = _bound(address, port)
         self.port = int(self._socket.getsockname()[1])
         self.unproven_max = min(UNPROVEN_MAX, files_max() // 4)
-        self.guests: set[G] = set()
+        self.clients: set[G] = set()
         self._make: Callable[[], G] | None = None
         self._unproven: dict[G, asyncio.TimerHandle] = {}
         self._attaching: set[asyncio.Task[None]] = set()
@@ -72,27 +72,27 @@ class Gate(Generic[G]):
         self._warned_s = -WARNED_EVERY_S
 
     def start(self, make: Callable[[], G]) -> None:
-        """Accept connections from now on, in the running event loop; ``make`` a guest of each."""
+        """Accept connections from now on, in the running event loop; ``make`` returns a client for each."""
         self._make = make
         self._loop = asyncio.get_running_loop()
         self._listen()
 
     @property
     def unproven(self) -> int:
-        """How many guests have proven nothing yet."""
+        """The number of unproven clients."""
         return len(self._unproven)
 
-    def passed(self, guest: G) -> bool:
-        """``guest`` has proven who it is and may stay; returns whether it had not before."""
-        timer = self._unproven.pop(guest, None)
+    def passed(self, client: G) -> bool:
+        """Record that ``client`` has authenticated and may stay; returns whether it was unproven."""
+        timer = self._unproven.pop(client, None)
         if timer is not None:
             timer.cancel()
         return timer is not None
 
-    def gone(self, guest: G) -> None:
-        """The connection of ``guest`` is closed."""
-        self.guests.discard(guest)
-        self.passed(guest)
+    def gone(self, client: G) -> None:
+        """Record that the connection of ``client`` is closed."""
+        self.clients.discard(client)
+        self.passed(client)
 
     def close(self) -> None:
         """Accept no more connections; open ones stay. Idempotent."""
@@ -125,7 +125,7 @@ class Gate(Generic[G]):
             self._take(connection)
 
     def _has_room(self) -> bool:
-        """Whether one more unproven connection fits; may drop the oldest to make room."""
+        """Return whether one more unproven connection fits; may drop the oldest to make room."""
         if len(self._unproven) < self.unproven_max:
             return True
         oldest, timer = next(iter(self._unproven.items()))
@@ -146,28 +146,28 @@ class Gate(Generic[G]):
     def _take(self, connection: socket.socket) -> None:
         assert self._make is not None
         connection.setblocking(False)
-        guest = self._make()
-        self.guests.add(guest)
+        client = self._make()
+        self.clients.add(client)
         why = f"it did not show who it is within {self._limit_s:g} s"
-        self._unproven[guest] = self._loop.call_later(self._limit_s, self._expire, guest, why)
-        task = self._loop.create_task(self._attach(guest, connection))
+        self._unproven[client] = self._loop.call_later(self._limit_s, self._expire, client, why)
+        task = self._loop.create_task(self._attach(client, connection))
         self._attaching.add(task)
         task.add_done_callback(self._attaching.discard)
 
-    async def _attach(self, guest: G, connection: socket.socket) -> None:
+    async def _attach(self, client: G, connection: socket.socket) -> None:
         try:
-            await self._loop.connect_accepted_socket(lambda: guest, connection)  # type: ignore[type-var]  # a guest is a protocol
+            await self._loop.connect_accepted_socket(lambda: client, connection)  # type: ignore[type-var]  # a client is a protocol
         except OSError:  # closed by the peer meanwhile
             connection.close()
-            self.gone(guest)
+            self.gone(client)
 
-    def _expire(self, guest: G, reason: str) -> None:
-        if self.passed(guest):
-            guest.drop(reason)
+    def _expire(self, client: G, reason: str) -> None:
+        if self.passed(client):
+            client.drop(reason)
 
 
 def _bound(address: str, port: int) -> socket.socket:
-    """A listening socket; OSError if that fails."""
+    """Return a listening socket; OSError if that fails."""
     made = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -181,13 +181,13 @@ def _bound(address: str, port: int) -> socket.socket:
 
 
 def files_max() -> int:
-    """How many files this process may have open."""
+    """Return the most files that this process may have open."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return sys.maxsize if soft == resource.RLIM_INFINITY else soft
 
 
 def lasting_max() -> int:
-    """How many proven connections a process may have if strangers and its own files shall always find a place."""
+    """Return the most proven connections that leave descriptors for unproven ones and for the process's own files."""
     most = files_max()
     return most - min(UNPROVEN_MAX, most // 4) - min(OWN_FILES, most // 4)
 

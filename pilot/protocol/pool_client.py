@@ -1,16 +1,12 @@
-"""A coordinator's requests as methods, with typed arguments and answers; errors of the coordinator are raised here.
-
-One call of the CLI to a coordinator: credentials, a request, its reply.
-"""
+"""A client of the coordinator: each request is a method, with typed arguments and answer."""
 
 from __future__ import annotations
 
 import socket
 import ssl
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec
+from typing import Any
 
 import msgspec
 
@@ -22,23 +18,21 @@ from pilot.protocol import requests as verbs
 from pilot.protocol.connection import Connection, client_context, is_pinned
 from pilot.protocol.framing import Frames, framed
 from pilot.protocol.requests import A, R, StudyStatus, Verb
-from pilot.rundir.rundir import RunDir, told_of_owner
+from pilot.rundir.rundir import RunDir, owner_status
 from pilot.submission.study_definition import StudyDefinition
 from pilot.submission.submission import Submission
 
 _RETRY_S = 0.2
 _READ_BYTES = 1 << 16
 
-P = ParamSpec("P")
-
 
 def request(file: Path, verb: str, arguments: dict[str, Any], timeout_s: float, *, changes: bool = True) -> wire.Reply:
-    """Ask the coordinator that wrote the connection file ``file``.
+    """Send a request to the coordinator that wrote the connection file ``file``; returns its reply.
 
     Parameters
     ----------
-    changes : whether the request may change something. One that does not is repeated if the coordinator ends before it
-        has answered, because it may be restarted
+    changes : whether the request may change something. If not, it is repeated if the coordinator ends before it
+        answers, because it may be restarted
 
     Raises
     ------
@@ -58,7 +52,7 @@ def request(file: Path, verb: str, arguments: dict[str, Any], timeout_s: float, 
         reason = f"no answer within {timeout_s:g} s" if late else f"no answer: {error.strerror or error}"
         rundir = RunDir(file.parent)
         raise PilotError(
-            f"{reason} from the coordinator at {where.endpoint}; {told_of_owner(rundir)}; its log is {rundir.log}",
+            f"{reason} from the coordinator at {where.endpoint}; {owner_status(rundir)}; its log is {rundir.log}",
             transient=True,
         ) from None
     except ProtocolError as error:
@@ -71,7 +65,7 @@ def request(file: Path, verb: str, arguments: dict[str, Any], timeout_s: float, 
 def _attempt(
     where: Connection, message: wire.Request, end_s: float, file: Path, *, changes: bool
 ) -> wire.Reply | wire.Refused | None:
-    """None: the coordinator is perhaps being restarted; ask again."""
+    """Return the reply; None if the coordinator may be restarting."""
     try:
         return _ask(where, message, end_s)
     except (ConnectionError, ssl.SSLEOFError) as error:
@@ -92,7 +86,7 @@ def _ask(where: Connection, message: wire.Request, end_s: float) -> wire.Reply |
 
 
 def _connected(where: Connection, end_s: float) -> ssl.SSLSocket:
-    """A TLS connection to the server of the connection file. Nothing is sent to any other server."""
+    """Return a TLS connection to the server of the connection file. Nothing is sent to any other server."""
     plain = socket.create_connection(where.address, timeout=_left_s(end_s))
     try:
         plain.settimeout(_left_s(end_s))
@@ -131,24 +125,14 @@ def _left_s(end_s: float) -> float:
 
 
 def _other(where: Connection, why: str) -> str:
-    return f"what answers at {where.endpoint} is not the coordinator of this connection file ({why}); is the pool up?"
-
-
-def _asks(verb: Verb[A, R], arguments: Callable[P, A]) -> Callable[Concatenate[PoolClient, P], R]:
-    """A method that sends the request ``verb``; it takes what ``arguments`` takes."""
-
-    def method(self: PoolClient, /, *given: P.args, **named: P.kwargs) -> R:
-        return self.ask(verb, arguments(*given, **named))
-
-    return method
+    return f"the server at {where.endpoint} is not this pool's coordinator: {why}; is the pool up?"
 
 
 class PoolClient:
     """Sends requests to the coordinator that wrote the connection file ``file``, each with a timeout of ``timeout_s``.
 
-    Each request is a method, which takes the arguments of its verb. It raises :class:`UserError` if the coordinator
-    refuses the request, and :class:`PilotError` if it fails or does not answer (then transient). Answers contain text
-    from pilots and scripts; control characters in it are escaped here.
+    A method raises :class:`UserError` if the coordinator refuses the request, and :class:`PilotError` if it fails or
+    does not answer (then transient). Control characters in texts of pilots and scripts are escaped in answers.
     """
 
     def __init__(self, file: Path, timeout_s: float) -> None:
@@ -163,27 +147,27 @@ class PoolClient:
         """Submit a study. When this returns, it is in the journal."""
         return self.ask(verbs.STUDY_RUN, definition)
 
-    trainers = _asks(verbs.LIST, verbs.Nothing)
-    history = _asks(verbs.HISTORY, verbs.OneTrainer)
-    status = _asks(verbs.STATUS, verbs.Nothing)
-    nodes = _asks(verbs.NODES, verbs.Nothing)
-    clear = _asks(verbs.CLEAR, verbs.SomeNodes)
-    pilots = _asks(verbs.PILOTS, verbs.Nothing)
-    wait = _asks(verbs.WAIT, verbs.Wait)
-    cancel = _asks(verbs.CANCEL, verbs.OneTrainer)
-    scale = _asks(verbs.SCALE, verbs.Pilots)
-    resume = _asks(verbs.RESUME, verbs.Resumption)
-    hold = _asks(verbs.HOLD, verbs.OneTrainer)
-    release = _asks(verbs.RELEASE, verbs.OneTrainer)
-    remove = _asks(verbs.REMOVE, verbs.SomeTrainers)
-    explain = _asks(verbs.EXPLAIN, verbs.OneTrainer)
-    studies = _asks(verbs.STUDIES, verbs.Nothing)
-    trials = _asks(verbs.STUDY_TRIALS, verbs.OneStudy)
-    stop_study = _asks(verbs.STUDY_STOP, verbs.OneStudy)
-    resume_study = _asks(verbs.STUDY_RESUME, verbs.StudyResumption)
-    down = _asks(verbs.DOWN, verbs.Nothing)  # answered at once: the coordinator exits when everything is gone
+    trainers = verbs.LIST
+    history = verbs.HISTORY
+    status = verbs.STATUS
+    nodes = verbs.NODES
+    clear = verbs.CLEAR
+    pilots = verbs.PILOTS
+    wait = verbs.WAIT
+    cancel = verbs.CANCEL
+    scale = verbs.SCALE
+    resume = verbs.RESUME
+    hold = verbs.HOLD
+    release = verbs.RELEASE
+    remove = verbs.REMOVE
+    explain = verbs.EXPLAIN
+    studies = verbs.STUDIES
+    trials = verbs.STUDY_TRIALS
+    stop_study = verbs.STUDY_STOP
+    resume_study = verbs.STUDY_RESUME
+    down = verbs.DOWN  # answered at once: the coordinator exits when everything is gone
 
-    def ask(self, verb: Verb[A, R], arguments: A) -> R:
+    def ask(self, verb: Verb[..., A, R], arguments: A) -> R:
         """Send the request ``verb``; returns its answer."""
         try:
             reply = request(

@@ -151,14 +151,14 @@ class KeeperStatus(Answer, frozen=True):
 
 
 class TimeSummary(Answer, frozen=True):
-    """How long something took, over all its runs."""
+    """The duration of something, over all its runs."""
 
     median: float  #: in the unit of the field that holds it
     max: float  #: the longest, in the same unit
 
 
 class SolveStatus(Answer, frozen=True):
-    """How plans are made."""
+    """Statistics of the plans."""
 
     count: int  #: plans made
     failed: int  #: problems for which the planner gave no plan
@@ -223,5 +223,5 @@ class PoolStatus(Answer, frozen=True):
     damage: list[str] = []  #: what of the pool's files was damaged or lost when its coordinator last started
 
     def trainer(self, name: str) -> TrainerStatus:
-        """The trainer of this name, which must exist."""
+        """Return the trainer of this name, which must exist."""
         return next(trainer for trainer in self.trainers if trainer.trainer == name)

@@ -1,13 +1,10 @@
-"""The requests to a coordinator: each verb with its arguments and its answer.
-
-Requests to the coordinator about studies, and its answers.
-"""
+"""The requests to a coordinator: each verb with its arguments and its answer."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Generic, TypeVar
+from typing import Annotated, Any, Generic, ParamSpec, Protocol, TypeVar
 
 import msgspec
 
@@ -27,38 +24,53 @@ from pilot.protocol.pool_status import (
 from pilot.submission.study_definition import StudyDefinition
 from pilot.submission.submission import LaunchSpec, Submission
 
+P = ParamSpec("P")
 A = TypeVar("A", bound=msgspec.Struct)
 R = TypeVar("R", bound=Answer)
 
 
-@dataclass(frozen=True, slots=True)
-class Verb(Generic[A, R]):
-    """A request's ``name``, as in :class:`pilot.protocol.wire.Request`, and the types of its arguments and its answer.
+class Asks(Protocol):
+    """Sends requests."""
 
-    ``changes``: whether the request may change something.
+    def ask(self, verb: Verb[..., A, R], arguments: A) -> R:
+        """Send the request ``verb``; returns its answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verb(Generic[P, A, R]):
+    """A request: its name, as in :class:`pilot.protocol.wire.Request`, and the types of its arguments and its answer.
+
+    As an attribute of a class that :class:`Asks`, it is the method that sends the request.
     """
 
     name: str
-    arguments: type[A]
+    arguments: Callable[P, A]  #: a class
     answer: type[R]
-    changes: bool = True
+    changes: bool = True  #: whether the request may change something
+
+    def __get__(self, client: Asks, _owner: Any = None) -> Callable[P, R]:
+        return lambda *given, **named: client.ask(self, self.arguments(*given, **named))
 
 
-# --- arguments: a field that is not here is refused -----------------------------------------------------------------
+# --- arguments ------------------------------------------------------------------------------------------------------
 
 
-class Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Arguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Base of the arguments of requests. A field that is not declared is refused."""
+
+
+class Nothing(Arguments, frozen=True):
     """No arguments."""
 
 
-class OneTrainer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which trainer."""
+class OneTrainer(Arguments, frozen=True):
+    """The name of a trainer."""
 
     trainer: str
 
 
-class SomeTrainers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which trainers; none given: all."""
+class SomeTrainers(Arguments, frozen=True):
+    """The names of trainers; none: all."""
 
     trainers: Sequence[str] = ()
 
@@ -67,22 +79,21 @@ LONGEST_WAIT_S = 20.0
 """A ``wait`` is answered after this time at the latest; the CLI then asks again."""
 
 
-class Wait(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which trainers to wait for (none given: all), and how long at most."""
+class Wait(Arguments, frozen=True):
+    """Trainers to wait for (none: all), and the longest wait."""
 
     trainers: Sequence[str] = ()
     limit_s: Annotated[float, msgspec.Meta(ge=0)] = LONGEST_WAIT_S
 
 
-class Pilots(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How many pilots to keep; None: as many as the trainers can use."""
+class Pilots(Arguments, frozen=True):
+    """The number of pilots to keep; None: as many as the trainers can use."""
 
     pilots: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] | None
 
 
-class Resumption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which trainer to resume, how its script is started from now on, its budget (None: unchanged), and whether from
-    scratch."""
+class Resumption(Arguments, frozen=True):
+    """A trainer to resume, its launch from now on, its budget (None: unchanged), and whether it starts from scratch."""
 
     trainer: str
     launch: LaunchSpec
@@ -90,10 +101,24 @@ class Resumption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     from_scratch: bool = False
 
 
-class SomeNodes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which nodes."""
+class SomeNodes(Arguments, frozen=True):
+    """The names of nodes."""
 
     nodes: Sequence[str]
+
+
+class OneStudy(Arguments, frozen=True):
+    """The name of a study."""
+
+    study: str
+
+
+class StudyResumption(Arguments, frozen=True):
+    """The study to continue, with ``more`` additional trials; ``space``: the search space that it must have."""
+
+    study: str
+    more: Annotated[int, msgspec.Meta(ge=0, le=TRIALS_MAX)] = 0
+    space: StudyDefinition | None = None
 
 
 # --- answers --------------------------------------------------------------------------------------------------------
@@ -121,16 +146,16 @@ class PilotList(Answer, frozen=True):
 class NodeList(Answer, frozen=True):
     """The answer of ``pilot nodes``."""
 
-    now_s: float  #: how long the pool has been up
+    now_s: float  #: time since the pool began
     nodes: list[NodeStatus]  #: in the order of joining
     set_aside: list[SetAsideStatus]  #: nodes that are not used for a while
-    remarks: list[str]  #: messages for the user, such as which nodes have other versions than most
+    remarks: list[str]  #: messages for the user, such as nodes whose library versions differ
 
 
 class Cleared(Answer, frozen=True):
     """The answer of ``pilot nodes --clear``."""
 
-    nodes: list[str]  #: those whose failures are forgotten
+    nodes: list[str]  #: the nodes whose failures are forgotten
 
 
 class Phases(Answer, frozen=True):
@@ -157,8 +182,8 @@ class TrainerPhase(Answer, frozen=True):
 class Scaled(Answer, frozen=True):
     """The answer of ``pilot scale``."""
 
-    pilots: int | None  #: how many pilots are kept from now on; null: as many as the trainers can use
-    nodes: int  #: how many nodes are in the pool now
+    pilots: int | None  #: number of pilots kept from now on; null: as many as the trainers can use
+    nodes: int  #: number of nodes in the pool now
 
 
 class Removed(Answer, frozen=True):
@@ -179,7 +204,57 @@ class Draining(Answer, frozen=True):
     """The answer of ``pilot down``."""
 
     run_dir: str  #: the pool's run directory, on the coordinator's host
-    nodes: int  #: how many nodes were in the pool when its drain began
+    nodes: int  #: number of nodes in the pool when its drain began
+
+
+class TrialStatus(Answer, frozen=True):
+    """One trial."""
+
+    number: int  #: its number in the study, from 0
+    trainer: str  #: its name as a trainer
+    state: str  #: waiting (for its parameters), training, shelved, complete, failed, or ended
+    phase: str | None  #: its trainer's phase, as in `pilot ls`; null while it waits, and after the trainer was removed
+    nodes: int  #: number of nodes on which it trains now
+    parameters: dict[str, str | int | float | bool]  #: by name
+    values: list[float | None]  #: values of the study's metric at the rungs that it reached
+    rung: int  #: the rung to which it trains or trained, from 1
+    reports: int  #: number of reports that it made
+    node_hours: float  #: node-hours that it used
+    reason: str  #: why it ended or is shelved
+
+
+class StudyStatus(Answer, frozen=True):
+    """One study."""
+
+    study: str  #: its name
+    state: str  #: running, stopped, or over
+    reason: str  #: why it stopped
+    metric: str  #: the metric that it optimises
+    maximise: bool  #: whether a larger metric is better
+    rungs: list[int]  #: numbers of reports after which trials are compared
+    sampler: str  #: name of the sampler
+    trials: int | None  #: total number of trials; null: all of the search space
+    asked: int  #: number of trials so far
+    by_state: dict[str, int]  #: number of trials in each state
+    best: TrialStatus | None  #: the best trial at the highest rung reached; null: no rung was reached
+    deadline_left_s: float | None  #: time until its deadline; null: it has none
+    script: str  #: script of its trials
+    arguments: list[str]  #: arguments of the script, before the parameters
+    directory: str  #: its folder
+    optuna: str  #: its Optuna journal file
+
+
+class StudyList(Answer, frozen=True):
+    """The answer of ``pilot study status``."""
+
+    studies: list[StudyStatus]  #: in the order of submission
+
+
+class TrialList(Answer, frozen=True):
+    """The answer of ``pilot study trials``."""
+
+    study: StudyStatus  #: the study
+    trials: list[TrialStatus]  #: by number
 
 
 # --- verbs ----------------------------------------------------------------------------------------------------------
@@ -200,75 +275,6 @@ REMOVE = Verb("remove", SomeTrainers, Removed)
 HISTORY = Verb("history", OneTrainer, TrainerHistory, changes=False)
 EXPLAIN = Verb("explain", OneTrainer, Explained, changes=False)
 DOWN = Verb("down", Nothing, Draining)
-
-
-Total = Annotated[int, msgspec.Meta(ge=1, le=TRIALS_MAX)]
-
-
-class OneStudy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which study."""
-
-    study: str
-
-
-class StudyResumption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The study to continue, with ``more`` additional trials; ``space``: the search space that it must have."""
-
-    study: str
-    more: Annotated[int, msgspec.Meta(ge=0, le=TRIALS_MAX)] = 0
-    space: StudyDefinition | None = None
-
-
-class TrialStatus(Answer, frozen=True):
-    """One trial."""
-
-    number: int  #: of it, from 0
-    trainer: str  #: its name as a trainer
-    state: str  #: waiting (for its parameters), training, shelved, complete, failed, or ended
-    phase: str | None  #: of its trainer, as pilot ls has it; null while it waits and after the trainer was forgotten
-    nodes: int  #: on how many it trains now
-    parameters: dict[str, str | int | float | bool]  #: by name
-    values: list[float | None]  #: of the study's metric at each rung that it reached
-    rung: int  #: the rung to which it trains or trained, from 1
-    reports: int  #: how many it made
-    node_hours: float  #: what it used
-    reason: str  #: why it ended or is shelved
-
-
-class StudyStatus(Answer, frozen=True):
-    """One study."""
-
-    study: str  #: its name
-    state: str  #: running, stopped, or over
-    reason: str  #: why it stopped
-    metric: str  #: the metric that it optimises
-    maximise: bool  #: whether to its maximum
-    rungs: list[int]  #: after how many reports trials are compared
-    sampler: str  #: which one
-    trials: int | None  #: how many there are to be; null where its space was exhausted
-    asked: int  #: how many there are
-    by_state: dict[str, int]  #: how many trials are in each state
-    best: TrialStatus | None  #: the best one at the highest rung that any reached; null: none reached one
-    deadline_left_s: float | None  #: until its deadline; null: it has none
-    script: str  #: of its trials
-    arguments: list[str]  #: of the script, before the parameters
-    directory: str  #: its folder
-    optuna: str  #: Optuna's journal file of it
-
-
-class StudyList(Answer, frozen=True):
-    """The answer of ``pilot study status``."""
-
-    studies: list[StudyStatus]  #: in the order of submission
-
-
-class TrialList(Answer, frozen=True):
-    """The answer of ``pilot study trials``."""
-
-    study: StudyStatus  #: the study
-    trials: list[TrialStatus]  #: by number
-
-
 STUDY_RUN = Verb("study run", StudyDefinition, StudyStatus)
 STUDIES = Verb("studies", Nothing, StudyList, changes=False)
 STUDY_TRIALS = Verb("study trials", OneStudy, TrialList, changes=False)

@@ -1,8 +1,9 @@
 """Frames over TLS 1.3 on asyncio. A :class:`Link` is one connection.
 
-asyncio's own TLS allocates 256 KiB per connection at once. Here a connection gets its TLS state (about 20 KiB) when the
-peer first sends something, all connections read into one shared buffer, and :class:`Limits` bounds what a peer may send
-and leave unread. A peer that sends faster than its rate is not read for a while, so TCP slows it down.
+It is home-made because asyncio's own TLS allocates 256 KiB per connection at once, and limits nobody. Here a connection
+gets its TLS state (about 20 KiB) when the peer first sends something, all connections read into one shared buffer, and
+:class:`Limits` bounds the data that a peer sends and leaves unread. A peer that sends faster than its rate is not read
+for a while, so TCP slows it down.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _read = bytearray(_READ_BYTES)
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a peer may do on a connection."""
+    """Limits of a peer on a connection."""
 
     frame_bytes: int  #: largest frame that it may send
     unsent_bytes: int  #: if more than this is waiting for a peer that reads too slowly, the connection is closed
@@ -45,7 +46,7 @@ class Limits:
 
 
 class Handler(Protocol):
-    """Receives what happens on a link."""
+    """Receives the frames and the end of a link."""
 
     def received(self, link: Link, frame: bytes) -> None:
         """A frame arrived. Raising :class:`ProtocolError` closes the connection."""
@@ -55,7 +56,7 @@ class Handler(Protocol):
 
 
 class NotTaken(Exception):
-    """The server at this address is not the coordinator of our connection file; the text says why."""
+    """The server at this address is not the coordinator of our connection file; the message gives the reason."""
 
 
 class Link(asyncio.BufferedProtocol):
@@ -101,7 +102,7 @@ class Link(asyncio.BufferedProtocol):
         return True
 
     def close(self, reason: str = "") -> None:
-        """Close after sending pending data, which may take a second at most."""
+        """Close after sending pending data, which takes at most a second."""
         self._end(reason)
         if self._transport is not None and not self._transport.is_closing():
             self._transport.close()
@@ -183,7 +184,7 @@ class Link(asyncio.BufferedProtocol):
         return frames
 
     def _read_plain(self) -> bytes:
-        """The decrypted data available; empty if there is none, or if the peer is closing."""
+        """Return the decrypted data available; empty if there is none, or if the peer is closing."""
         if not self._open or self._tls is None:
             return b""
         try:

@@ -8,67 +8,38 @@ it may send after that. Secrets travel only in messages (encrypted by TLS), neve
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from collections.abc import Callable
+from functools import reduce
+from operator import or_
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
-from pilot.core.commands import (
-    CheckScript,
-    DissolveGroup,
-    ExamineGroup,
-    PauseGroup,
-    ReleaseNode,
-    SetCheckpointInterval,
-    StopWorker,
-    WriteCheckpoint,
-)
+from pilot.core import commands
 from pilot.core.errors import JournalError, ProtocolError
 from pilot.core.events import Unloaded
 from pilot.rundir.entries import FromPlain, plain
 from pilot.submission.loaded_code import FILES_AT_ONCE, PATH_MAX
 from pilot.submission.submission import LaunchSpec
 
-T = TypeVar("T")
-
-PROTOCOL = 13
+PROTOCOL = 14
 """Incremented with every incompatible change; peers with another number are refused."""
 
 MAX_FRAME_BYTES = 8 * 1024 * 1024
 
-
-Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
-"""A counter: a whole number that every JSON reader represents exactly, and whose sums do not overflow."""
-
-Rails = Annotated[int, msgspec.Meta(ge=1, le=8)]
-"""Rank processes of a node, see :mod:`pilot.comm.rails`."""
-
-Endpoint = Annotated[str, msgspec.Meta(max_length=64, pattern=r"^[0-9.]+:[0-9]{1,5}$")]
-"""An IPv4 address and a port, where an agent answers others."""
-
-Text = Annotated[str, msgspec.Meta(max_length=1000)]
-"""Text for people."""
-
-Name = Annotated[str, msgspec.Meta(max_length=256)]
-
-
-Versions = Annotated[dict[Name, Name], msgspec.Meta(max_length=16)]
-"""Versions of what is installed on a node, by name."""
-
-
-Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
-
-
-Sha256 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
-"""A SHA-256 in hexadecimal digits."""
-
-FilePath = Annotated[str, msgspec.Meta(max_length=PATH_MAX, pattern="^[^\x00-\x1f\x7f]+$")]
-"""A file's path on a node, for people."""
+Count = Annotated[int, Meta(ge=0, le=2**53)]  #: every JSON reader represents it exactly, and sums do not overflow
+Name = Annotated[str, Meta(max_length=256)]
+Text = Annotated[str, Meta(max_length=1000)]  #: for people
+Seconds = Annotated[float, Meta(ge=0, le=1e9)]
+Sha256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+FilePath = Annotated[str, Meta(max_length=PATH_MAX, pattern="^[^\x00-\x1f\x7f]+$")]  #: on a node, for people
+Endpoint = Annotated[str, Meta(max_length=64, pattern=r"^[0-9.]+:[0-9]{1,5}$")]  #: IPv4 address and port
+Versions = Annotated[dict[Name, Name], Meta(max_length=16)]  #: of what is installed on a node, by name
 
 
 class StepTimes(msgspec.Struct, frozen=True, array_like=True):
-    """``steps`` of a node with ``samples`` of its own, for which it computed ``own_s`` of the ``wall_s`` that they
-    took; the rest it waited for others.
-    """
+    """A node computed ``samples`` in ``steps`` for ``own_s`` of ``wall_s``; the rest it waited for other nodes."""
 
     steps: Count
     samples: Count
@@ -80,9 +51,6 @@ class Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True)
     """Base of all messages; the tag is the class name."""
 
 
-# --- anybody -> coordinator -----------------------------------------------------------------------------------------
-
-
 class Credentials(Message, frozen=True):
     """First message of every peer. Its name and fields are the same in all later protocols."""
 
@@ -91,17 +59,25 @@ class Credentials(Message, frozen=True):
     token: str
 
 
-# --- agent -> coordinator -------------------------------------------------------------------------------------------
+class FromAgent(Message, frozen=True):
+    """Base of the messages from an agent, and from the workers and rank processes that report through it."""
 
 
-class Hello(Message, frozen=True):
+class FromGroup(FromAgent, frozen=True):
+    """Base of the messages about one generation of a trainer's group."""
+
+    trainer: Name
+    generation: Count
+
+
+class Hello(FromAgent, frozen=True):
     """First message of an agent after its credentials, on every connection.
 
-    ``pilot`` is a name unique to this run of the agent and ends in ``tokens.life_name(secret)``; ``address`` is where
-    other nodes reach it for MPI; ``job`` and ``restart`` are the batch scheduler's job id and restart count ("" and 0
-    if there is none). Its job ends in ``walltime_s`` seconds: the clocks of hosts are never compared. ``workers`` lists
-    the trainers' processes running on it, as (trainer, its uid, generation or 0, step, ready). ``versions`` is what the
-    agent's interpreter has (see :mod:`pilot.agent.job_environment`).
+    ``pilot`` is unique to this run of the agent and ends in ``connection.life_name(secret)``; other nodes reach it at
+    ``address`` for MPI; ``job`` and ``restart`` are the batch scheduler's job id and restart count ("" and 0 if there
+    is none). Its job ends in ``walltime_s`` seconds: the clocks of hosts are never compared. ``workers`` lists the
+    trainers' processes running on it, as (trainer, its uid, generation or 0, step, ready). ``versions`` are those of
+    the agent's interpreter and its packages (see :mod:`pilot.agent.job_environment`).
     """
 
     pilot: str
@@ -116,39 +92,37 @@ class Hello(Message, frozen=True):
     versions: Versions = {}
 
 
-class Heartbeat(Message, frozen=True):
-    """The agent is alive; sent every ``heartbeat_s``. ``sent_s`` is on its own clock. ``paces`` are what its workers
-    have measured since the last one, by trainer, each at most the newest.
-    """
+class Heartbeat(FromAgent, frozen=True):
+    """Sent every ``heartbeat_s``, at ``sent_s`` on the agent's clock; with new measurements of workers, by trainer."""
 
     sent_s: float
-    paces: Annotated[dict[Name, StepTimes], msgspec.Meta(max_length=64)] = {}
+    paces: Annotated[dict[Name, StepTimes], Meta(max_length=64)] = {}
 
 
-class Noticed(Message, frozen=True):
-    """The pilot was given notice (by a signal, or because its wall time ends): it will be gone within ``grace_s``."""
+class Noticed(FromAgent, frozen=True):
+    """The pilot got a notice (a signal, or the end of its wall time): it leaves within ``grace_s``."""
 
     cause: str
     grace_s: float
 
 
-class WorkerReady(Message, frozen=True):
-    """The worker of ``trainer`` is warm: modules imported, model built, waiting for a group."""
+class WorkerReady(FromAgent, frozen=True):
+    """The worker of ``trainer`` waits for a group: its modules are imported, its model is built."""
 
     trainer: Name
     warm_s: float
 
 
-class CodeLoaded(Message, frozen=True):
-    """From each training process, before ``WorkerReady`` and whenever it has loaded more: the user's Python files that
-    were not copied at the submission, by path, and the SHA-256 of what it loaded. Repeated when its agent comes back.
+class CodeLoaded(FromAgent, frozen=True):
+    """The SHA-256, by path, of the user's Python files that a training process loaded in place. Sent before
+    ``WorkerReady``, whenever it has loaded more, and when its agent comes back.
     """
 
     trainer: Name
-    files: Annotated[dict[FilePath, Sha256], msgspec.Meta(max_length=FILES_AT_ONCE)]
+    files: Annotated[dict[FilePath, Sha256], Meta(max_length=FILES_AT_ONCE)]
 
 
-class WorkerExited(Message, frozen=True):
+class WorkerExited(FromAgent, frozen=True):
     """The worker of ``trainer`` ended. ``cause`` is an ``ExitCause``; ``detail`` is for people (signal, last lines)."""
 
     trainer: Name
@@ -157,102 +131,74 @@ class WorkerExited(Message, frozen=True):
     log: str = ""
 
 
-class RankAddress(Message, frozen=True):
-    """From each member while its group forms: the address that its rank process has published (PMI put) for the others.
-    ``endpoint``: where its agent answers those of the others. A rank without others may send nothing.
-    """
+class RankAddress(FromGroup, frozen=True):
+    """From each of several members while a group forms: the PMI puts of its rank process, its agent's ``endpoint``."""
 
-    trainer: Name
-    generation: Count
     puts: dict[str, str]
     endpoint: Endpoint
 
 
-class RankJoined(Message, frozen=True):
-    """From the leader of a forming group: the rank processes of all members are in MPI."""
-
-    trainer: Name
-    generation: Count
+class RankJoined(FromGroup, frozen=True):
+    """From the leader: the rank processes of all members have initialised MPI together."""
 
 
-class PeersUnreached(Message, frozen=True):
-    """From a member, some time after ``GroupAddresses``: it cannot reach the agents of these ``ranks``. Sent again when
-    that changes.
-    """
+class PeersUnreached(FromGroup, frozen=True):
+    """From a member after ``GroupAddresses``: it cannot reach the agents of ``ranks``. Sent again if that changes."""
 
-    trainer: Name
-    generation: Count
     ranks: list[Count]
 
 
-class GroupFormed(Message, frozen=True):
-    """From the leader: the group of ``generation`` trains from ``step`` on. See ``core.events.GroupFormed``."""
+class GroupFormed(FromGroup, frozen=True):
+    """From the leader: the group trains from ``step`` on. See ``core.events.GroupFormed``."""
 
-    trainer: Name
-    generation: Count
     step: Count
     resumed: Count | None = None
     identity: dict[Name, Text] = {}
     accepted: list[tuple[Count, Name, Text, Text]] = []
 
 
-class GroupBroken(Message, frozen=True):
-    """From any member: the group of ``generation`` cannot continue (a rank process died, or forming failed).
+class GroupBroken(FromGroup, frozen=True):
+    """From any member: the group cannot continue, because it broke, did not form, or its state was ``unloaded``."""
 
-    ``unloaded``: its worker could not load the state; see ``core.events.Unloaded``.
-    """
-
-    trainer: Name
-    generation: Count
     reason: str
     unloaded: Unloaded | None = None
 
 
-class RankPaused(Message, frozen=True):
-    """From each member: it stopped after ``step``, as requested by ``PauseGroup``."""
+class RankPaused(FromGroup, frozen=True):
+    """From each member, in answer to ``PauseGroup``: it paused after ``step``."""
 
-    trainer: Name
-    generation: Count
     step: Count
 
 
-class RankStalled(Message, frozen=True):
-    """From a rank: it has waited ``waited_s`` for the others. Sent at the site's time-out, whenever the wait has
-    doubled, and in answer to ``ExamineGroup``. ``summing``: it waits for the sums of ``step``; otherwise for the result
-    of a gather or a spread, between two steps or at the group's start.
+class RankStalled(FromGroup, frozen=True):
+    """From a rank that has waited ``waited_s`` for the others: for the sums of ``step`` (``summing``), or between steps
+    for a gather or broadcast. Sent after the site's time-out, when the wait has doubled, and after ``ExamineGroup``.
     """
 
-    trainer: Name
-    generation: Count
     step: Count
     waited_s: float
     summing: bool
 
 
-class RankStepTimes(Message, frozen=True):
-    """From a worker to its agent, every ten seconds at most; it goes on with the next ``Heartbeat``."""
+class RankStepTimes(FromAgent, frozen=True):
+    """From a worker to its agent, at most every ten seconds; forwarded with the next ``Heartbeat``."""
 
     trainer: Name
     pace: StepTimes
 
 
-class RankExamined(Message, frozen=True):
-    """Answer to ``ExamineGroup``. ``seen`` is a ``core.events.Seen``; ``detail`` is for people."""
+class RankExamined(FromGroup, frozen=True):
+    """Answer to ``ExamineGroup``. ``seen`` is a ``core.events.StallFinding``; ``detail`` is for people."""
 
-    trainer: Name
-    generation: Count
     seen: str
     detail: str = ""
 
 
-class CheckpointWritten(Message, frozen=True):
+class CheckpointWritten(FromGroup, frozen=True):
     """A checkpoint was published (``path``) or failed (``error``); ``asked``: it was requested by ``WriteCheckpoint``.
-
-    ``seconds`` is how long writing took, ``alone_s`` how long one rank takes to write all ``bytes`` by itself.
+    Writing took ``seconds``; one rank alone would need ``alone_s`` for all ``bytes``.
     """
 
-    trainer: Name
-    generation: Count
     step: Count
     asked: bool
     path: str = ""
@@ -262,23 +208,19 @@ class CheckpointWritten(Message, frozen=True):
     alone_s: float = 0.0
 
 
-class ScriptChecked(Message, frozen=True):
-    """Answer to ``CheckScript``: what ``pilot check`` found, in one line. Repeated if it is asked for again."""
+class ScriptChecked(FromAgent, frozen=True):
+    """Answer to each ``CheckScript``: the result of ``pilot check``, with one line about it."""
 
     trainer: Name
     result: Literal["passed", "differs", "unchecked"]
     text: str
 
 
-class Progress(Message, frozen=True):
-    """From the leader, at most once a second; see ``core.events.Progress``.
-
-    ``ledger`` rows are (generation, epoch, step, step_end, cursor, cursor_end). ``reports`` of a trial are (number,
-    value) of its study's metric.
+class Progress(FromGroup, frozen=True):
+    """From the leader, at most once a second; see ``core.events.Progress``. Rows of ``ledger`` are (generation, epoch,
+    step, step_end, cursor, cursor_end), a trial's ``reports`` are (number, value) of its study's metric.
     """
 
-    trainer: Name
-    generation: Count
     step: Count
     epoch: Count
     samples: Count
@@ -290,18 +232,16 @@ class Progress(Message, frozen=True):
     reports: list[tuple[Count, float]] = []
 
 
-class TrainerFinished(Message, frozen=True):
-    """From the leader: the script's loop ended on all ranks after ``step`` and the final checkpoint is published."""
+class TrainerFinished(FromGroup, frozen=True):
+    """From the leader: the loop ended on all ranks after ``step``, and the final checkpoint is published."""
 
-    trainer: Name
-    generation: Count
     step: Count
     samples: Count
     metrics: dict[str, float] = {}
 
 
-class Remark(Message, frozen=True):
-    """Something that the user should see, such as why a checkpoint was skipped."""
+class Remark(FromAgent, frozen=True):
+    """A message for the user, such as why a checkpoint was skipped."""
 
     trainer: Name
     text: str
@@ -311,9 +251,7 @@ class Remark(Message, frozen=True):
 
 
 class Welcome(Message, frozen=True):
-    """The agent is in the pool as ``node``. ``rails``: rank processes of each node in a group; ``check_limit_s``: how
-    long a check of a script may take.
-    """
+    """The agent is in the pool as ``node``; in a group, each node has ``rails`` rank processes."""
 
     node: str
     coordinator: str
@@ -321,14 +259,12 @@ class Welcome(Message, frozen=True):
     silent_s: float
     orphan_s: float
     grace_s: float
-    rails: Rails = 1
+    rails: Annotated[int, Meta(ge=1, le=8)] = 1
     check_limit_s: float = 120.0
 
 
 class Forgotten(Message, frozen=True):
-    """The pilot counts as lost, because of ``reason``: it ends everything that it started, and may come back as a new
-    one unless it was given notice.
-    """
+    """The pilot counts as lost: it ends all its processes, and unless it got a notice it may join as a new pilot."""
 
     reason: str
 
@@ -348,10 +284,9 @@ class Refused(Message, frozen=True):
 class StartWorker(Message, frozen=True):
     """Start the training process of ``trainer``. See ``core.commands.StartWorker``.
 
-    ``uid`` is the trainer's: the worker neither writes to another trainer's folder nor loads its checkpoints.
-    ``directory`` is its folder in the run directory, with ``checkpoints/`` and ``logs/``. ``ranks`` training processes
-    on the node are one worker. ``patience_s``: see ``core.spec.TrainerSpec``. ``node_fabric``: how the node's processes
-    sum, as set in the site file ("": depends on their device).
+    The worker neither writes to the ``directory`` of a trainer with another ``uid`` nor loads its checkpoints.
+    ``directory`` has ``checkpoints/`` and ``logs/``. ``ranks`` training processes on the node are one worker.
+    ``node_fabric``: how they sum, as set in the site file ("": depends on their device).
     """
 
     trainer: str
@@ -366,22 +301,20 @@ class StartWorker(Message, frozen=True):
 
 
 class JoinGroup(Message, frozen=True):
-    """To each member: start a rank process for node ``rank`` of ``size``. The generation before it trains on until the
-    switch. See ``core.commands.FormGroup`` for ``saved_step`` and ``given_up``.
+    """To each member: start the rank processes of node number ``node`` of ``nodes``. The previous generation trains on
+    until the switch. See ``core.commands.FormGroup`` for ``saved_step`` and ``given_up``.
     """
 
     trainer: str
     generation: int
-    rank: int
-    size: int
+    node: int
+    nodes: int
     saved_step: int = 0
     given_up: int = 0
 
 
 class GroupAddresses(Message, frozen=True):
-    """To each member, when all have sent their ``RankAddress``: the addresses of all, and by rank their agents'
-    endpoints.
-    """
+    """To each member: the contents of all ``RankAddress`` messages, ``endpoints`` by rank."""
 
     trainer: str
     generation: int
@@ -390,7 +323,7 @@ class GroupAddresses(Message, frozen=True):
 
 
 class LeaveGroup(Message, frozen=True):
-    """To a rank of the training group that is not in ``generation``: at the switch, stop and keep your state."""
+    """To a rank that is not in the next ``generation``: stop at the switch, and keep the state."""
 
     trainer: str
     generation: int
@@ -400,51 +333,29 @@ class LeaveGroup(Message, frozen=True):
 
 
 class Request(Message, frozen=True):
-    """One call by the CLI: a verb (:mod:`pilot.protocol.requests`) and its arguments."""
+    """A verb of :mod:`pilot.protocol.requests` and its arguments."""
 
     verb: str
     arguments: dict[str, Any] = {}
 
 
 class Reply(Message, frozen=True):
-    """The answer: ``result``, or ``error`` with the CLI's exit status."""
+    """Answer to ``Request``: ``result``, or ``error`` with the CLI's exit status."""
 
     result: Any = None
     error: str = ""
     exit_status: int = 0
 
 
-FromAgent = (
-    Hello
-    | Heartbeat
-    | Noticed
-    | WorkerReady
-    | CodeLoaded
-    | WorkerExited
-    | RankAddress
-    | RankJoined
-    | PeersUnreached
-    | GroupFormed
-    | GroupBroken
-    | RankPaused
-    | RankStalled
-    | RankStepTimes
-    | RankExamined
-    | CheckpointWritten
-    | ScriptChecked
-    | Progress
-    | TrainerFinished
-    | Remark
-)
 Order = (
-    StopWorker
-    | PauseGroup
-    | ExamineGroup
-    | DissolveGroup
-    | WriteCheckpoint
-    | SetCheckpointInterval
-    | CheckScript
-    | ReleaseNode
+    commands.StopWorker
+    | commands.PauseGroup
+    | commands.ExamineGroup
+    | commands.DissolveGroup
+    | commands.WriteCheckpoint
+    | commands.SetCheckpointInterval
+    | commands.CheckScript
+    | commands.ReleaseNode
 )
 """The core's commands that an agent carries out. They are sent as they are, in the journal's form."""
 
@@ -452,47 +363,46 @@ _ToAgent = Welcome | HeartbeatSeen | Refused | Forgotten | StartWorker | JoinGro
 ToAgent = _ToAgent | Order
 Sent = Message | Order
 
+FROM_AGENT = tuple(kind for base in (FromAgent, FromGroup) for kind in base.__subclasses__() if kind is not FromGroup)
+"""The classes of the messages that an agent sends."""
+
 _encoder = msgspec.msgpack.Encoder()
 _order_of = FromPlain[Order](Order)
 
 
-def encode(message: Sent) -> bytes:
-    """One message as one frame."""
-    return _encoder.encode(message if isinstance(message, Message) else plain(message))
+def encode(message: Sent, event: int = 0) -> bytes:
+    """Return one message as one frame. ``event``: the number of the journal entry that caused it; 0: none did."""
+    return _encoder.encode(message if isinstance(message, Message) and not event else _with_event(message, event))
 
 
-class _Decoder(Generic[T]):
-    """Decodes a frame; :class:`ProtocolError` if it is not one of the messages in ``kind``."""
+def _with_event(message: Sent, event: int) -> dict[str, Any]:
+    data = msgspec.to_builtins(message, builtin_types=(bytes,)) if isinstance(message, Message) else plain(message)
+    return {**data, "event": event}
 
-    def __init__(self, kind: Any) -> None:
-        self._decoder = msgspec.msgpack.Decoder(kind)
 
-    def __call__(self, frame: bytes) -> T:
-        """See the class."""
+def _decoder(kind: Any, convert: Callable[[Any], Any] = lambda message: message) -> Callable[[bytes], Any]:
+    """Return a function that decodes a frame of type ``kind``, and converts it; it raises :class:`ProtocolError`."""
+    decoder = msgspec.msgpack.Decoder(kind)
+
+    def decode(frame: bytes) -> Any:
         if len(frame) > MAX_FRAME_BYTES:
             raise ProtocolError(f"frame of {len(frame)} bytes is larger than {MAX_FRAME_BYTES}")
         try:
-            message: T = self._decoder.decode(frame)
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-            raise _no_message(error) from None
-        return message
+            return convert(decoder.decode(frame))
+        except (msgspec.DecodeError, JournalError, RecursionError, UnicodeDecodeError) as error:
+            raise ProtocolError(f"not a message of protocol {PROTOCOL}: {error}") from None
+
+    return decode
 
 
-decode_credentials = _Decoder[Credentials](Credentials)
-decode_from_agent = _Decoder[FromAgent](FromAgent)
-decode_from_cli = _Decoder[Request](Request)
-decode_at_cli = _Decoder[Reply | Refused](Reply | Refused)
-_decode_plain = _Decoder[dict[str, Any]](dict[str, Any])
+def _caused(data: dict[str, Any]) -> tuple[ToAgent, int]:
+    event = msgspec.convert(data.pop("event", 0), Count)
+    return _order_of(data) if _order_of.knows(data) else msgspec.convert(data, _ToAgent), event
 
 
-def decode_at_agent(frame: bytes) -> ToAgent:
-    """Decode a message from the coordinator to an agent."""
-    data = _decode_plain(frame)
-    try:
-        return _order_of(data) if _order_of.knows(data) else msgspec.convert(data, _ToAgent)
-    except (JournalError, msgspec.ValidationError) as error:
-        raise _no_message(error) from None
-
-
-def _no_message(error: Exception) -> ProtocolError:
-    return ProtocolError(f"not a message of protocol {PROTOCOL}: {error}")
+decode_credentials: Callable[[bytes], Credentials] = _decoder(Credentials)
+decode_from_agent: Callable[[bytes], FromAgent] = _decoder(reduce(or_, FROM_AGENT))
+decode_from_cli: Callable[[bytes], Request] = _decoder(Request)
+decode_at_cli: Callable[[bytes], Reply | Refused] = _decoder(Reply | Refused)
+decode_with_event: Callable[[bytes], tuple[ToAgent, int]] = _decoder(dict[str, Any], _caused)
+decode_at_agent: Callable[[bytes], ToAgent] = _decoder(dict[str, Any], lambda data: _caused(data)[0])

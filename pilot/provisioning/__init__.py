@@ -1,1 +1,1 @@
-"""Pilot jobs: how many to keep, submission through Parsl, and what the batch scheduler says of them."""
+"""Pilot jobs: how many to keep, submission through Parsl, and their states in the batch scheduler."""

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pilot.core.errors import SubmitError
 from pilot.protocol.pool_status import KeeperStatus
-from pilot.provisioning.pilot_jobs import JobEnded, JobNews, PilotJobs
+from pilot.provisioning.pilot_jobs import JobEnded, JobEvent, PilotJobs
 from pilot.provisioning.retry import Retry, Troubled, Troubles
 from pilot.provisioning.scaling_policy import Scaling, Situation, decide
 from pilot.provisioning.scheduler import JobPhase, QueueSnapshot, SchedulerThread
@@ -30,7 +30,7 @@ DOWN_POLL_S = 1.0
 DOWN_GROWTH = 1.5
 """At the end the scheduler is polled soon, then less and less often, down to the usual rate."""
 
-KeeperEvent = JobNews | Troubled
+KeeperEvent = JobEvent | Troubled
 
 
 def pool_name(run_dir: Path) -> str:
@@ -39,8 +39,8 @@ def pool_name(run_dir: Path) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What the coordinator wants; see :meth:`Keeper.want`."""
+class Demand:
+    """The coordinator's wish; see :meth:`Keeper.want`."""
 
     nodes: int = 0
     spare: frozenset[str] = frozenset()
@@ -53,7 +53,7 @@ class Keeper:
     Parameters
     ----------
     site, scheduler : where to submit, and what submits, shows and cancels jobs
-    report : called with what happens, on the event loop
+    report : called with each event, on the event loop
     clock : monotonic, in seconds; the scheduler's times are Unix times
     """
 
@@ -69,8 +69,8 @@ class Keeper:
         self._scheduler = scheduler
         self._report = report
         self._clock = clock
-        self._wish = Wish()
-        self._heard: QueueSnapshot | None = None
+        self._demand = Demand()
+        self._snapshot: QueueSnapshot | None = None
         self._answers = False
         self._scaling = Scaling()
         self._backoff = Retry()
@@ -83,7 +83,7 @@ class Keeper:
         """Whether the scheduler answered the last time."""
         return self._answers
 
-    # --- what the coordinator says
+    # --- calls of the coordinator
 
     def want(
         self, nodes: int, *, spare: Iterable[str] = (), present: Iterable[str] = (), warm_up_s: float = 0.0
@@ -93,8 +93,8 @@ class Keeper:
         agent; ``warm_up_s`` is how long a trainer takes to start on a new node, so shorter jobs are useless.
         """
         self.book.connected(self._clock(), frozenset(present))
-        self._wish = Wish(nodes, frozenset(spare), warm_up_s)
-        self._say_what_was_heard()  # report queued news first: later there would be none about jobs that have left
+        self._demand = Demand(nodes, frozenset(spare), warm_up_s)
+        self._report_trouble()  # now: jobs that have left are no contradiction any more
         self._poked.set()
 
     def registered(self, job: str, restart: int = 0) -> None:
@@ -106,23 +106,23 @@ class Keeper:
         record = self.book.jobs.get(job)
         return record.end_s(self._site) if record is not None else None
 
-    def noticed(self, job: str, word: str) -> None:
-        """The agent of ``job`` is leaving, because of ``word``; replace it."""
-        self.book.noticed(self._clock(), job, word)
+    def noticed(self, job: str, cause: str) -> None:
+        """The agent of ``job`` is leaving, because of ``cause``; replace it."""
+        self.book.noticed(self._clock(), job, cause)
         self._poked.set()
 
     def staying(self) -> list[str]:
         """Our running and queued jobs that are not leaving."""
-        return [job.job for job in self.book.kept(self._clock(), ()) if not job.leaving]
+        return [job.job for job in self.book.scaling_jobs(self._clock()) if not job.leaving]
 
     def status(self) -> KeeperStatus:
         """The status for users."""
-        jobs = self.book.kept(self._clock(), ())
+        jobs = self.book.scaling_jobs(self._clock())
         staying = [job for job in jobs if not job.leaving]
-        heard = self._heard or QueueSnapshot()
+        snapshot = self._snapshot or QueueSnapshot()
         return KeeperStatus(
             scheduler=self._site.scheduler,
-            wanted_nodes=self._wish.nodes,
+            wanted_nodes=self._demand.nodes,
             pending=sum(job.phase is JobPhase.PENDING for job in staying),
             running=sum(job.phase is JobPhase.RUNNING for job in staying),
             waited_s=self.book.waited_s(self._clock()),
@@ -130,9 +130,9 @@ class Keeper:
             leaving=len(jobs) - len(staying),
             suspended=sum(job.phase is JobPhase.SUSPENDED for job in jobs),
             waits_for=self.book.waits_for(),
-            others=heard.others,
-            idle_nodes=heard.idle_nodes,
-            planned_nodes=heard.planned_nodes,
+            others=snapshot.others,
+            idle_nodes=snapshot.idle_nodes,
+            planned_nodes=snapshot.planned_nodes,
             endings={str(ending): count for ending, count in sorted(self.book.endings.items())},
             trouble=self._troubles.text,
             held_back=self._scaling.held_back,
@@ -141,7 +141,7 @@ class Keeper:
     # --- the loop
 
     async def run(self) -> None:
-        """Until cancelled, poll every ``poll_s`` and act; also act at once on news."""
+        """Until cancelled, poll every ``poll_s`` and act; also act at once on messages of the coordinator."""
         due_s = self._clock()
         while True:
             self._poked.clear()
@@ -149,8 +149,8 @@ class Keeper:
                 if self._clock() >= due_s:
                     due_s = self._clock() + self._site.poll_s
                     await self._poll()
-                if self._answers and self._heard is not None:
-                    await self._act(self._heard)
+                if self._answers and self._snapshot is not None:
+                    await self._act(self._snapshot)
             # Not asyncio.wait_for: in Python 3.11 it swallows a cancellation that comes together with the event.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(max(0.0, due_s - self._clock())):
@@ -170,7 +170,7 @@ class Keeper:
             while True:
                 await self._poll()
                 waited_s = self._clock() - began_s
-                never_heard = self._heard is None and waited_s > NEVER_HEARD_S
+                never_heard = self._snapshot is None and waited_s > NEVER_HEARD_S
                 if not self.book.jobs and (self._answers or never_heard):
                     break
                 await self._cancel(self.book.uncancelled(), pause_s)
@@ -185,60 +185,58 @@ class Keeper:
     async def _poll(self) -> None:
         asked_s = self._clock()
         try:
-            self._heard = await self._scheduler.poll(list(self.book.jobs), time.time())
+            self._snapshot = await self._scheduler.poll(list(self.book.jobs), time.time())
         except SubmitError as error:
-            # No answer says nothing about the jobs: nothing changes and nothing is done until there is one.
+            # No answer implies nothing about the jobs: nothing changes and nothing is done until there is one.
             self._answers = False
-            self._troubles.say("poll", str(error))
+            self._troubles.set("poll", str(error))
             return
         self._answers = True
         now_s = self._clock()
         self.book.unix_ahead_s = time.time() - now_s
-        news = self.book.take(now_s, asked_s, self._heard)
-        self._say_what_was_heard()
-        self._tell(news)
+        events = self.book.update(now_s, asked_s, self._snapshot)
+        self._report_trouble()
+        self._report_all(events)
         await self._cancel(self.book.to_cancel(now_s))
 
-    def _say_what_was_heard(self) -> None:
-        if self._answers and self._heard is not None:
-            self._troubles.say("poll", "; ".join(filter(None, [self._heard.trouble, self._contradiction()])))
+    def _report_trouble(self) -> None:
+        """Report the last answer's trouble, and the jobs over which the scheduler and the agents contradict each
+        other."""
+        if not self._answers or self._snapshot is None:
+            return
+        trouble = [self._snapshot.trouble] if self._snapshot.trouble else []
+        if jobs := self.book.contradicted():
+            named = f"job{'s' * (len(jobs) > 1)} {', '.join(jobs)}"
+            trouble.append(f"the scheduler reports that {named} ended, but their agents still answer")
+        self._troubles.set("poll", "; ".join(trouble))
 
-    def _contradiction(self) -> str:
-        jobs = self.book.contradicted()
-        named = f"job{'s' * (len(jobs) > 1)} {', '.join(jobs)}"
-        return f"the scheduler says that {named} ended, but their agents still answer" if jobs else ""
-
-    def _tell(self, news: Sequence[JobNews]) -> None:
+    def _report_all(self, events: Sequence[JobEvent]) -> None:
         now_s = self._clock()
-        if any(isinstance(item, JobEnded) and item.failed for item in news):
+        if any(isinstance(event, JobEnded) and event.failed for event in events):
             self._backoff.tried(now_s, self._site.poll_s)
         elif self.book.works(now_s, self._backoff.tried_s):
             self._backoff.worked()
-        for item in news:
-            self._report(item)
+        for event in events:
+            self._report(event)
 
-    async def _act(self, heard: QueueSnapshot) -> None:
-        self._scaling = decide(self._site, self._situation(heard))
+    async def _act(self, snapshot: QueueSnapshot) -> None:
+        now_s = self._clock()
+        situation = Situation(
+            now_s,
+            self._demand.nodes,
+            self.book.scaling_jobs(now_s, self._demand.spare),
+            snapshot,
+            self._demand.warm_up_s,
+            self._backoff.again_s,
+            self.book.yielding(now_s),
+            self.book.just_submitted(now_s),
+        )
+        self._scaling = decide(self._site, situation)
         await self._cancel(self._scaling.cancel)
         await self._kill_overdue()
         for walltime_s in self._scaling.submit:
             if not await self._submit(walltime_s):
                 break
-
-    def _situation(self, heard: QueueSnapshot) -> Situation:
-        return Situation(
-            now_s=self._clock(),
-            wanted_nodes=self._wish.nodes,
-            jobs=self.book.kept(self._clock(), self._wish.spare),
-            others=heard.others,
-            idle_nodes=heard.idle_nodes,
-            planned_nodes=heard.planned_nodes,
-            window_s=heard.window_s,
-            warm_up_s=self._wish.warm_up_s,
-            resume_s=self._backoff.again_s,
-            yielding=self.book.yielding(self._clock()),
-            submitted=self.book.just_submitted(self._clock()),
-        )
 
     async def _submit(self, walltime_s: float) -> bool:
         """Submit a job; returns whether the scheduler accepted it."""
@@ -246,10 +244,10 @@ class Keeper:
             job = await self._scheduler.submit(walltime_s)
         except SubmitError as error:
             self._backoff.tried(self._clock(), self._site.poll_s)
-            self._troubles.say("submit", str(error))
+            self._troubles.set("submit", str(error))
             return False
         self.book.submitted(self._clock(), job, walltime_s)
-        self._troubles.say("submit", "")
+        self._troubles.set("submit", "")
         return True
 
     async def _cancel(self, jobs: Sequence[str], again_s: float | None = None) -> None:
@@ -258,8 +256,7 @@ class Keeper:
         if due := self.book.due(now_s, jobs, lambda record: record.cancelling):
             self.book.asked_to_cancel(now_s, due, again_s or self._site.poll_s)
             with self._troubles.of("cancel"):
-                taken = await self._scheduler.cancel(due)
-                self._tell(self.book.cancelled(self._clock(), taken))
+                self._report_all(self.book.cancelled(self._clock(), await self._scheduler.cancel(due)))
 
     async def _kill_overdue(self) -> None:
         now_s = self._clock()

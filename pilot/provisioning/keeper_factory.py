@@ -1,7 +1,5 @@
-"""Builds a site's keeper: the provider that submits, the queue that is polled, the agent's command.
-
-Gives every job that the pool submits its own token, in its own connection file.
-"""
+"""Build a site's keeper: the provider that submits, the queue that is polled, and each job's own token, in its own
+connection file."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from launchers.steps import agent_command
 from pilot.core.errors import SiteError
 from pilot.provisioning.keeper import Keeper, KeeperEvent, pool_name
 from pilot.provisioning.provider import PilotProvider
-from pilot.provisioning.scheduler import Queue, SchedulerThread
+from pilot.provisioning.scheduler import BatchQueue, Queue, SchedulerThread
 from pilot.provisioning.scheduler_local import LocalQueue
 from pilot.provisioning.scheduler_lsf import LsfQueue
 from pilot.provisioning.scheduler_pbs import PbsQueue
@@ -66,14 +64,11 @@ def make_keeper(
     return Keeper(site, SchedulerThread(submit, make_queue(site, name, provider)), report)
 
 
+_QUEUES: dict[str, type[BatchQueue]] = {"slurm": SlurmQueue, "pbspro": PbsQueue, "lsf": LsfQueue}
+
+
 def make_queue(site: Site, name: str, provider: PilotProvider) -> Queue:
     """The queue to poll for the jobs of pool ``name`` on ``site``."""
-    match site.scheduler:
-        case "local":
-            return LocalQueue(name, provider.output_of)
-        case "slurm":
-            return SlurmQueue(site, name)
-        case "pbspro":
-            return PbsQueue(site, name)
-        case "lsf":
-            return LsfQueue(site, name)
+    if site.scheduler == "local":
+        return LocalQueue(name, provider.output_of)
+    return _QUEUES[site.scheduler](site, name)

@@ -1,6 +1,6 @@
-"""What is known about our jobs, from the scheduler's answers and the agents' reports. No side effects.
+"""The records of our jobs, from the scheduler's answers and the agents' reports. No side effects.
 
-A job is over when both the scheduler and its agent say so: the agent has been in the pool and is no longer connected.
+A job is over when the scheduler reports that, and its agent has been in the pool and is no longer connected.
 For a job whose agent never arrived, the scheduler must have agreed to a cancellation; until then it is *doubtful*: it
 is not counted on, but counts among the jobs that may exist.
 """
@@ -11,17 +11,14 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
-from pilot.provisioning.job_record import YIELD_POLLS, JobRecord
+from pilot.provisioning.job_record import STEADY_S, WALLTIME_CAUSE, YIELD_POLLS, JobRecord
 from pilot.provisioning.retry import Retry
 from pilot.provisioning.scaling_policy import ScalingJob
-from pilot.provisioning.scheduler import WALLTIME_WORD, JobEnd, JobPhase, JobView, QueueSnapshot, what_became
+from pilot.provisioning.scheduler import JobEnd, JobPhase, JobView, QueueSnapshot
 from pilot.site.site import Site
 
-STEADY_S = 60.0
-"""A pilot that was in the pool for this long works; one that ends by itself sooner counts as a failure."""
-
 PREEMPTS = "the scheduler preempts it"
-ENDS = f"its {WALLTIME_WORD} ends"
+ENDS = f"its {WALLTIME_CAUSE} ends"
 
 ABSENT_POLLS = 2
 """A job that is missing from this many answers in a row has ended."""
@@ -62,14 +59,14 @@ class JobEnded:
     failed: bool
 
 
-JobNews = EndKnown | JobNoticed | JobSuspended | JobEnded
+JobEvent = EndKnown | JobNoticed | JobSuspended | JobEnded
 
 
 @dataclass(slots=True)
 class PilotJobs:
     """Our jobs that may exist, by id; how many ended in which way, and when the last ones were submitted and preempted.
-    ``present`` are the jobs with a connected agent, whatever the scheduler says. ``unix_ahead_s`` is the difference
-    between Unix time, used by the scheduler, and the clock of ``now_s``.
+    ``present`` are the jobs with a connected agent. ``unix_ahead_s`` is the difference between Unix time, used by the
+    scheduler, and the clock of ``now_s``.
     """
 
     site: Site
@@ -80,7 +77,7 @@ class PilotJobs:
     _preempted_s: deque[float] = field(default_factory=deque)
     _submitted_s: deque[float] = field(default_factory=deque)
 
-    # --- what we did
+    # --- our actions
 
     def submitted(self, now_s: float, job: str, walltime_s: float) -> None:
         """We submitted ``job``."""
@@ -90,12 +87,12 @@ class PilotJobs:
     def asked_to_cancel(self, now_s: float, jobs: Iterable[str], again_s: float) -> None:
         """The scheduler was asked to cancel ``jobs``; do not ask again before ``again_s`` have passed."""
         for record in map(self.jobs.__getitem__, jobs):
-            record.lost = record.lost or (record.since_s is not None and record.dead(now_s, self.site))
+            record.lost = record.lost or (record.joined_s is not None and record.dead(now_s, self.site))
             record.cancelling.tried(now_s, again_s)
             record.asked_s = now_s if record.asked_s is None else record.asked_s
 
     def cancelled(self, now_s: float, jobs: Iterable[str]) -> list[JobEnded]:
-        """The scheduler agreed to cancel ``jobs``, or says that they are over; the doubtful ones are over now."""
+        """The scheduler agreed to cancel ``jobs``, or they are over; returns the end of each doubtful one."""
         ended: list[JobEnded] = []
         for record in map(self.jobs.__getitem__, jobs):
             if record.doubtful:
@@ -114,7 +111,7 @@ class PilotJobs:
         for record in self.jobs.values():
             record.cancelling, record.killing = Retry(), Retry()
 
-    # --- what the agents say
+    # --- reports of agents
 
     def registered(self, now_s: float, job: str, restart: int) -> None:
         """The agent of ``job`` is in the pool."""
@@ -122,65 +119,64 @@ class PilotJobs:
         if record is None:
             return
         if restart > record.restart:
-            record.live_again(restart)
+            record.requeued(restart)
         record.phase, record.doubtful, record.suspended = JobPhase.RUNNING, False, False
-        record.since_s = now_s if record.since_s is None else record.since_s
-        record.heard_s = now_s
+        record.joined_s = now_s if record.joined_s is None else record.joined_s
+        record.alive_s = now_s
 
-    def noticed(self, now_s: float, job: str, word: str) -> None:
-        """The agent of ``job`` is leaving, because of ``word``."""
+    def noticed(self, now_s: float, job: str, cause: str) -> None:
+        """The agent of ``job`` is leaving, because of ``cause``."""
         if job in self.jobs:
-            self.jobs[job].word, self.jobs[job].noticed_s = word, now_s
+            self.jobs[job].cause, self.jobs[job].noticed_s = cause, now_s
 
     def connected(self, now_s: float, jobs: frozenset[str]) -> None:
         """The agents of ``jobs`` are connected now, and no others."""
         for job in self.present | jobs:
             if (record := self.jobs.get(job)) is not None:
-                record.heard_s = now_s
+                record.alive_s = now_s
         self.present = jobs
 
-    # --- what the scheduler says
+    # --- answers of the scheduler
 
-    def take(self, now_s: float, asked_s: float, snapshot: QueueSnapshot) -> list[JobNews]:
-        """Process the scheduler's answer to a poll made at ``asked_s``; returns the news."""
-        news: list[JobNews] = []
+    def update(self, now_s: float, asked_s: float, snapshot: QueueSnapshot) -> list[JobEvent]:
+        """Process the scheduler's answer to a poll made at ``asked_s``; returns the changes."""
+        events: list[JobEvent] = []
         self.connected(now_s, self.present)
         for view in snapshot.jobs.values():
             if view.phase is not JobPhase.OVER or (view.job in self.jobs and view.job not in snapshot.listed):
-                news += self._see(now_s, view)
+                events += self._shown(now_s, view)
         shown = snapshot.jobs.keys() | snapshot.listed
-        unseen = [r for r in self.jobs.values() if r.job not in shown and r.submitted_s < asked_s]
-        for record in unseen:
+        for record in [r for r in self.jobs.values() if r.job not in shown and r.submitted_s < asked_s]:
             record.absent += 1
             if record.absent >= ABSENT_POLLS:
-                news += self._over(now_s, record)
-        return news
+                events += self._over(now_s, record)
+        return events
 
     def contradicted(self) -> list[str]:
-        """Jobs that the scheduler says are over, or does not know, although their agents answer."""
+        """Jobs whose agents answer although the scheduler reports them as over, or does not know them."""
         records = (self.jobs[job] for job in sorted(self.present) if job in self.jobs)
         return [r.job for r in records if r.absent >= ABSENT_POLLS or r.phase is JobPhase.OVER]
 
     def waits_for(self) -> str:
-        """Why most of the pending jobs are waiting, according to the scheduler; "" if it does not say."""
-        said = Counter(r.view.detail for r in self._pending() if r.view)
-        return said.most_common(1)[0][0] if said else ""
+        """Why most of the pending jobs are waiting, according to the scheduler; "" if that is not known."""
+        reasons = Counter(r.view.detail for r in self._pending() if r.view)
+        return reasons.most_common(1)[0][0] if reasons else ""
 
     def waited_s(self, now_s: float) -> float | None:
         """How long the first of the pending jobs has been waiting; None if there is none."""
         return max((now_s - r.submitted_s for r in self._pending()), default=None)
 
     def expected_s(self) -> float | None:
-        """When the scheduler expects the first of the pending jobs to start (Unix time); None if it does not say."""
+        """When the scheduler expects the first of the pending jobs to start (Unix time); None: not known."""
         return min((r.view.start_s for r in self._pending() if r.view and r.view.start_s), default=None)
 
     def _pending(self) -> list[JobRecord]:
         return [r for r in self.jobs.values() if r.phase is JobPhase.PENDING and r.cancelled_s is None]
 
-    # --- what a decision rests on
+    # --- input of a decision
 
-    def kept(self, now_s: float, spare: Collection[str]) -> list[ScalingJob]:
-        """The jobs as needed for a decision."""
+    def scaling_jobs(self, now_s: float, spare: Collection[str] = ()) -> list[ScalingJob]:
+        """The jobs as needed for a decision, with those that are ``spare``."""
         return [
             ScalingJob(r.job, r.phase, r.submitted_s, r.walltime_s, r.leaving(now_s, self.site), r.job in spare)
             for r in self.jobs.values()
@@ -193,14 +189,14 @@ class PilotJobs:
         replacement could take a node that the preempting job needs.
         """
         _forget(self._preempted_s, now_s - YIELD_POLLS * self.site.poll_s)
-        return len(self._preempted_s) + sum(r.taken(now_s, self.site) for r in self.jobs.values())
+        return len(self._preempted_s) + sum(r.yields(now_s, self.site) for r in self.jobs.values())
 
     def just_submitted(self, now_s: float) -> int:
         """How many jobs were submitted within the last poll's time."""
         _forget(self._submitted_s, now_s - self.site.poll_s)
         return len(self._submitted_s)
 
-    # --- what is to be done
+    # --- jobs to cancel and kill
 
     def to_cancel(self, now_s: float) -> list[str]:
         """Jobs that are of no more use: doubtful ones and dead ones."""
@@ -212,7 +208,7 @@ class PilotJobs:
         return [r.job for r in sorted(records, key=lambda r: r.phase is not JobPhase.PENDING)]
 
     def due(self, now_s: float, jobs: Iterable[str], retry: Callable[[JobRecord], Retry]) -> list[str]:
-        """Those of ``jobs`` that may be tried (again) now, with growing pauses between attempts."""
+        """The ``jobs`` that may be tried (again) now, with growing pauses between attempts."""
         return [job for job in jobs if job in self.jobs and retry(self.jobs[job]).due(now_s)]
 
     def overdue(self, now_s: float) -> list[str]:
@@ -222,10 +218,11 @@ class PilotJobs:
 
     def works(self, now_s: float, after_s: float) -> bool:
         """Whether a pilot that joined after ``after_s`` has been in the pool long enough to show that pilots work."""
-        came_s = [r.since_s for r in self.jobs.values() if r.since_s is not None]
-        return any(after_s < since_s <= now_s - STEADY_S for since_s in came_s)
+        return any(after_s < r.joined_s <= now_s - STEADY_S for r in self.jobs.values() if r.joined_s is not None)
 
-    def _see(self, now_s: float, view: JobView) -> list[JobNews]:
+    # --- one job
+
+    def _shown(self, now_s: float, view: JobView) -> list[JobEvent]:
         """Process a view of our job. An unknown one is from before a restart, or its submission seemed to have
         failed."""
         # For a running job the scheduler shows what was granted, not what was requested.
@@ -234,79 +231,58 @@ class PilotJobs:
         waits_again = view.phase is JobPhase.PENDING and record.phase is JobPhase.RUNNING
         if view.restart > record.restart or waits_again:
             self._preempted_s.append(now_s)
-            record.live_again(max(view.restart, record.restart))
-        was = record.phase
+            record.requeued(max(view.restart, record.restart))
         if view.phase is JobPhase.RUNNING:
-            record.runs(now_s)
-        record.view, record.phase, record.absent = view, view.phase, 0
+            record.shown_running(now_s)
+        was, record.view, record.phase, record.absent = record.phase, view, view.phase, 0
         if view.phase is JobPhase.OVER:
             return self._over(now_s, record)
         record.doubtful = False
+        if view.phase is JobPhase.RUNNING:
+            return self._announced(now_s, record, view) or self._end_known(record)
         if view.phase is JobPhase.SUSPENDED:
-            newly, record.suspended = was is not JobPhase.SUSPENDED, True
-            return [JobSuspended(view.job)] if newly else []
-        if view.phase is not JobPhase.RUNNING:
-            return []
-        return self._forewarned(now_s, record, view) or self._end_known(record)
+            record.suspended = True
+            return [JobSuspended(view.job)] if was is not JobPhase.SUSPENDED else []
+        return []
 
-    def _end_known(self, record: JobRecord) -> list[JobNews]:
+    def _end_known(self, record: JobRecord) -> list[JobEvent]:
         """Report a job's changed end. Schedulers replan all the time, so changes smaller than a poll are ignored. If
         the system's clock was set, all ends have changed.
         """
-        unix_s, told_s = record.end_s(self.site), record.told_end_s
+        unix_s, before_s = record.end_s(self.site), record.reported_end_s
         end_s = None if unix_s is None else unix_s - self.unix_ahead_s
-        if (
-            record.word
-            or record.preempted
-            or end_s == told_s
-            or (end_s is not None and told_s is not None and abs(end_s - told_s) <= self.site.poll_s)
-        ):
+        close = end_s is not None and before_s is not None and abs(end_s - before_s) <= self.site.poll_s
+        if record.cause or record.preempted or end_s == before_s or close:
             return []
-        record.told_end_s = end_s
+        record.reported_end_s = end_s
         return [EndKnown(record.job, unix_s)]
 
-    def _forewarned(self, now_s: float, record: JobRecord, view: JobView) -> list[JobNews]:
-        """Report, once, what the scheduler announces."""
+    def _announced(self, now_s: float, record: JobRecord, view: JobView) -> list[JobEvent]:
+        """Report, once, a preemption or an early end that the scheduler announces."""
         if view.preempt_s is not None and view.preempt_s >= (view.start_s or 0.0) and not record.preempted:
             record.preempted, record.noticed_s = True, now_s
             return [JobNoticed(view.job, view.end_s)]
-        if not record.word and record.ends_early(now_s + self.unix_ahead_s, self.site):
-            record.word, record.noticed_s = ENDS, now_s
+        if not record.cause and record.ends_early(now_s + self.unix_ahead_s, self.site):
+            record.cause, record.noticed_s = ENDS, now_s
             return [JobNoticed(view.job, view.end_s, ENDS)]
         return []
 
-    def _over(self, now_s: float, record: JobRecord) -> list[JobNews]:
-        """Handle a job that the scheduler says is over, or has not listed."""
+    def _over(self, now_s: float, record: JobRecord) -> list[JobEvent]:
+        """Handle a job that the scheduler reports as over, or has not listed."""
         if record.job in self.present:
             return []
-        record.doubtful = record.since_s is None and record.cancelled_s is None
+        record.doubtful = record.joined_s is None and record.cancelled_s is None
         return [] if record.doubtful else [self._end(now_s, record)]
 
     def _end(self, now_s: float, record: JobRecord) -> JobEnded:
         del self.jobs[record.job]
-        lead_s = self.site.notice_lead_s if self.site.notice_signal else 0.0
-        cancelled, unix_s = record.cancelled_s is not None, now_s + self.unix_ahead_s
-        ending = what_became(record.view, record.word, unix_s, cancelled=cancelled, lost=record.lost, lead_s=lead_s)
-        if record.suspended and ending in (JobEnd.COMPLETED, JobEnd.GONE):
-            ending = JobEnd.PREEMPTED  # its agent had been replaced while it was stopped, and left
+        ending = record.ending(now_s + self.unix_ahead_s, self.site)
         self.endings[ending] += 1
         if ending is JobEnd.PREEMPTED:
             self._preempted_s.append(now_s)
-        return JobEnded(record.job, ending, _detail(record), _is_failure(now_s, record, ending))
+        return JobEnded(record.job, ending, record.detail(), record.failed(now_s, ending))
 
 
 def _forget(times_s: deque[float], before_s: float) -> None:
     while times_s and times_s[0] <= before_s:
         times_s.popleft()
-
-
-def _detail(record: JobRecord) -> str:
-    said = record.view.detail if record.view else "the scheduler no longer knows it"
-    return f"its agent had been silent for longer than its lease; {said}" if record.lost else said
-
-
-def _is_failure(now_s: float, record: JobRecord, ending: JobEnd) -> bool:
-    """Whether pilots seem not to work: it ended by itself without ever joining, or failed soon after joining."""
-    if record.since_s is None:
-        return ending in (JobEnd.FAILED, JobEnd.GONE, JobEnd.COMPLETED)
-    return ending is JobEnd.FAILED and now_s - record.since_s < STEADY_S

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
+from logging.handlers import BufferingHandler
 from pathlib import Path
 from typing import Any
 
@@ -86,23 +87,17 @@ class PilotProvider:
             shell.chmod(0o755)
 
     def submit(self, command: str, job_name: str, walltime_s: float | None = None) -> str:
-        """Submit one pilot job that runs ``command`` on each of its nodes; returns the job's id.
-
-        Raises
-        ------
-        SubmitError
-            The scheduler rejected it, or did not answer; the message quotes the scheduler.
-        """
+        """Submit one pilot job that runs ``command`` on each of its nodes; returns the job's id. Raises SubmitError if
+        the scheduler rejected it, or did not answer; the message quotes the scheduler."""
         provider = self._provider(walltime_s)
-        with _parsl_errors() as said:
+        with _parsl_errors() as errors:
             try:
                 job = provider.submit(command, 1, job_name)
             except Exception as error:  # Parsl passes on whatever its commands raise
                 raise SubmitError(_submit_message(error), transient=True) from None
         if job is None:
-            raise SubmitError(
-                f"submission failed: {_last_line(said) or 'the scheduler gave no job id'}", transient=True
-            )
+            reason = _last_line(errors[-1].getMessage()) if errors else ""
+            raise SubmitError(f"submission failed: {reason or 'the scheduler gave no job id'}", transient=True)
         # Parsl would remember the job for ever, and is never asked about it again.
         self._outputs[job] = _output(provider.resources.pop(job, {}))
         if len(self._outputs) > OUTPUTS_KEPT:
@@ -162,13 +157,12 @@ class _Written(Exception):
 
 def _submit_message(error: Exception) -> str:
     """The scheduler's own message, if Parsl kept it."""
-    said = _last_line([str(getattr(error, "stderr", "") or "")])
-    return f"submission failed: {said or error}"
+    return f"submission failed: {_last_line(str(getattr(error, 'stderr', '') or '')) or error}"
 
 
-def _last_line(said: Sequence[str]) -> str:
-    """The last line of the last message; Parsl puts ``STDERR:`` before a command's stderr."""
-    lines = said[-1].rpartition("STDERR:")[2].strip().splitlines() if said else []
+def _last_line(text: str) -> str:
+    """The last line of a message; Parsl puts ``STDERR:`` before a command's stderr."""
+    lines = text.rpartition("STDERR:")[2].strip().splitlines()
     return lines[-1] if lines else ""
 
 
@@ -179,23 +173,14 @@ def _output(resource: dict[str, Any]) -> Path | None:
     return Path(path) if path else None
 
 
-class _Collector(logging.Handler):
-    def __init__(self, lines: list[str]) -> None:
-        super().__init__(logging.ERROR)
-        self._lines = lines
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._lines.append(record.getMessage())
-
-
 @contextmanager
-def _parsl_errors() -> Iterator[list[str]]:
+def _parsl_errors() -> Iterator[list[logging.LogRecord]]:
     """Collect what Parsl logs as errors, its only report of a failed ``bsub``."""
-    lines: list[str] = []
-    handler = _Collector(lines)
+    handler = BufferingHandler(capacity=1000)
+    handler.setLevel(logging.ERROR)
     logger = logging.getLogger("parsl.providers")
     logger.addHandler(handler)
     try:
-        yield lines
+        yield handler.buffer
     finally:
         logger.removeHandler(handler)

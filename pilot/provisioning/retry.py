@@ -1,5 +1,5 @@
-"""What happens when a scheduler command fails: retries with growing pauses; and trouble, which is reported when it
-begins, changes and ends, not each time it occurs.
+"""Failures of scheduler commands: retries with growing pauses, and trouble that is reported when it begins, changes
+and ends, not each time it occurs.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Troubles:
         """All trouble, in one line."""
         return "; ".join(text for text in self._texts.values() if text)
 
-    def say(self, call: Call, text: str) -> None:
+    def set(self, call: Call, text: str) -> None:
         """The trouble with ``call`` is ``text`` now."""
         if self._texts[call] != text:
             self._texts[call] = text
@@ -76,6 +76,6 @@ class Troubles:
         try:
             yield
         except SubmitError as error:
-            self.say(call, str(error))
+            self.set(call, str(error))
         else:
-            self.say(call, "")
+            self.set(call, "")

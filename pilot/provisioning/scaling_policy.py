@@ -1,16 +1,15 @@
-"""Decides how many pilots to keep, without side effects: what is wanted and known goes in, submissions and
-cancellations come out.
+"""Decide how many pilots to keep, without side effects: a :class:`Situation` in, submissions and cancellations out.
 
 ==============  =======================================================================================
-wanted          what a plan would use if it could, as the coordinator says, in nodes
+wanted          the nodes that a plan would use if it could, from the coordinator
 living          jobs that are pending or running and were given no notice; a leaving one is replaced
-room            the site's cap less all our jobs and, where it is shared, those of others
-bound           whatever the scheduler says: never more than twice the jobs that are wanted, and
-                ``BOUND_SLACK``, may live at once. A job counts until it is known to be over
+room            the site's cap less all our jobs and, where it is shared, others' jobs
+bound           whatever the scheduler answers: never more than twice the jobs that are wanted,
+                and ``BOUND_SLACK``, may live at once. A job counts until it is known to be over
 rate            a limit on submissions per poll
 back-off        after failures nothing is submitted for a while; a preemption is not a failure
-yielding        a job of others takes nodes from us: what it took is not replaced until it has them, as
-                a pilot that we submit could take them first
+yielding        another user's job takes nodes from us: they are not replaced until it has them, as a
+                pilot that we submit could take them first
 planned nodes   idle, but another job will start there: worth a pilot only with a wall time that fits
 ==============  =======================================================================================
 """
@@ -19,9 +18,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from pilot.provisioning.scheduler import JobPhase
+from pilot.provisioning.scheduler import JobPhase, QueueSnapshot
 from pilot.site.site import Site
 
 WINDOW_MARGIN_S = 60.0
@@ -54,19 +53,17 @@ class ScalingJob:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """The basis of a decision; times in Unix seconds. See the module's table and ``scheduler.QueueSnapshot``.
+    """The basis of a decision; times are on the coordinator's clock. See the module's table.
 
-    ``jobs`` are all that may exist. ``warm_up_s`` is how long a trainer takes to start on a new node; ``yielding``
-    counts the jobs whose nodes others' jobs are taking, ``submitted`` those submitted within the last poll's time.
+    ``jobs`` are all that may exist; ``queue`` is the scheduler's last answer. ``warm_up_s`` is how long a trainer takes
+    to start on a new node; ``yielding`` counts the jobs whose nodes others' jobs are taking, ``submitted`` those
+    submitted within the last poll's time.
     """
 
     now_s: float
     wanted_nodes: int
     jobs: Sequence[ScalingJob]
-    others: int = 0
-    idle_nodes: int | None = None
-    planned_nodes: int = 0
-    window_s: float | None = None
+    queue: QueueSnapshot = field(default_factory=QueueSnapshot)
     warm_up_s: float = 0.0
     resume_s: float = 0.0
     yielding: int = 0
@@ -75,8 +72,7 @@ class Situation:
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """What to do: one submission per wall time (seconds), and the jobs to cancel. ``held_back``: why not more are
-    submitted."""
+    """One submission per wall time (seconds), and the jobs to cancel. ``held_back``: why not more are submitted."""
 
     submit: tuple[float, ...] = ()
     cancel: tuple[str, ...] = ()
@@ -95,7 +91,7 @@ class ShortJobs:
 
 
 def decide(site: Site, now: Situation) -> Scaling:
-    """What to submit and what to cancel now."""
+    """Decide what to submit and to cancel now."""
     living = [job for job in now.jobs if not job.leaving]
     missing = _jobs_wanted(site, now) - len(living)
     if missing < 0:
@@ -114,11 +110,11 @@ def _jobs_wanted(site: Site, now: Situation) -> int:
 
 
 def fitting_walltime_s(site: Site, now: Situation) -> float | None:
-    """A wall time in whole minutes that ends before another job needs the planned nodes; None if it is too short to be
+    """A wall time in minutes that ends before another job needs the planned nodes; None if it is too short to be
     useful."""
-    if site.walltime_min is None or now.window_s is None or not now.planned_nodes:
+    if site.walltime_min is None or now.queue.window_s is None or not now.queue.planned_nodes:
         return None
-    fits_s = math.floor((now.window_s - WINDOW_MARGIN_S) / 60) * 60.0
+    fits_s = math.floor((now.queue.window_s - WINDOW_MARGIN_S) / 60) * 60.0
     worth_s = max(site.walltime_min_s, now.warm_up_s)
     return fits_s if worth_s <= fits_s < site.walltime_s else None
 
@@ -132,10 +128,10 @@ def _short_jobs(site: Site, now: Situation, living: Sequence[ScalingJob]) -> Sho
     pending = [job for job in living if job.phase is JobPhase.PENDING]
     too_long = _newest_first(job for job in pending if job.walltime_s > walltime_s)
     running = len(living) - len(pending)
-    start_anyway = (now.idle_nodes or 0) // site.nodes_per_pilot
+    start_anyway = (now.queue.idle_nodes or 0) // site.nodes_per_pilot
     lacking = _jobs_wanted(site, now) - running - start_anyway
     short_there = len(pending) - len(too_long)
-    count = min(now.planned_nodes // site.nodes_per_pilot, lacking) - short_there
+    count = min(now.queue.planned_nodes // site.nodes_per_pilot, lacking) - short_there
     return ShortJobs(walltime_s, max(0, count), too_long)
 
 
@@ -149,8 +145,8 @@ def _allowed(site: Site, now: Situation, missing: int) -> tuple[int, str]:
     limits = (
         (max(0, missing - now.yielding), "waiting while another job takes nodes"),
         (
-            site.max_jobs - ours - now.others,
-            f"the site allows {site.max_jobs} jobs per {whose}: {ours} are ours, {now.others} others'",
+            site.max_jobs - ours - now.queue.others,
+            f"the site allows {site.max_jobs} jobs per {whose}: {ours} are ours, {now.queue.others} others'",
         ),
         (most - ours, f"{ours} jobs may still exist; submitting at most {most} until that is known"),
         (SUBMISSIONS_PER_POLL - now.submitted, f"at most {SUBMISSIONS_PER_POLL} submissions per {site.poll_s:g} s"),

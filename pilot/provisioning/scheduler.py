@@ -1,11 +1,7 @@
-"""What a batch scheduler says about our jobs, and how a job ended, in terms common to all schedulers.
+"""A batch scheduler's answers about our jobs, in terms common to all schedulers.
 
-One :class:`Queue` per scheduler (``scheduler_slurm`` …) turns one poll into a :class:`QueueSnapshot`. Queries block:
-run them in a thread. If a scheduler does not answer, an error is raised; that says nothing about the jobs.
-
-The scheduler for asyncio: one thread makes all calls, one after the other.
-
-So a submission in progress when its caller is cancelled is completed, and seen by the next poll.
+One :class:`Queue` per scheduler (``scheduler_slurm`` …) turns one poll into a :class:`QueueSnapshot`. If a scheduler
+does not answer, an error is raised, which implies nothing about the jobs.
 """
 
 from __future__ import annotations
@@ -24,6 +20,10 @@ from typing import Protocol, TypeVar
 from pilot.core.errors import PilotError, SubmitError
 from pilot.host.commands import CommandRefused, Run, run_command
 from pilot.site.site import Site
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class JobPhase(StrEnum):
@@ -77,13 +77,14 @@ class JobView:
 class QueueSnapshot:
     """The answer to one poll."""
 
-    jobs: Mapping[str, JobView] = field(default_factory=dict)  #: ours, by id: the requested ones, and any with our name
+    #: ours, by id: the requested ones, and any with our name
+    jobs: Mapping[str, JobView] = field(default_factory=dict)
     others: int = 0  #: others' jobs that count against the site's limit
     idle_nodes: int | None = None  #: nodes that nobody has or waits for; None: not known
     planned_nodes: int = 0  #: nodes that are idle until another job starts on them
     window_s: float | None = None  #: how long the planned nodes stay idle at least; None if there are none
-    trouble: str = ""  #: what could not be read, for people
-    #: jobs that another query lists as existing: they are not over, whatever the scheduler says
+    trouble: str = ""  #: a failed part of the poll, for people
+    #: jobs that another query lists as existing: they are not over, whatever their views are
     listed: frozenset[str] = frozenset()
 
 
@@ -91,23 +92,12 @@ class Queue(Protocol):
     """One scheduler."""
 
     def poll(self, jobs: Sequence[str], now_s: float) -> QueueSnapshot:
-        """The scheduler's view of ``jobs`` (ids) and of any job of this pool.
-
-        Raises
-        ------
-        SubmitError
-            It did not answer, or the answer cannot be parsed.
-        """
+        """The scheduler's view of ``jobs`` (ids) and of any job of this pool. Raises SubmitError if it did not answer,
+        or the answer cannot be parsed."""
 
     def cancel(self, jobs: Sequence[str]) -> list[str]:
         """Cancel ``jobs``, also those that an earlier coordinator submitted; returns those that the scheduler agreed to
-        cancel, and those that it says are over or unknown.
-
-        Raises
-        ------
-        SubmitError
-            It did not answer.
-        """
+        cancel, and those that are over or unknown to it. Raises SubmitError if it did not answer."""
 
     def kill(self, jobs: Sequence[str]) -> None:
         """Kill jobs that outlived their cancellation; raises ``SubmitError`` if the scheduler refuses."""
@@ -140,9 +130,9 @@ class States:
         return next((phase for phase, states in known.items() if state in states), JobPhase.RUNNING)
 
 
-class BatchQueue:
-    """What the queues of all batch schedulers have in common: jobs of this pool are those whose name starts with
-    ``prefix`` and a dot. ``run`` is how commands are run (recorded answers in tests), ``user`` whose jobs ours are.
+class BatchQueue(Queue):
+    """The common part of all batch schedulers' queues: jobs of this pool are those whose name starts with ``prefix``
+    and a dot. ``run`` runs commands (or replays recorded answers), ``user`` is the owner of our jobs.
     """
 
     CANCELS: Sequence[str]
@@ -177,10 +167,10 @@ class BatchQueue:
             try:
                 self._ask(*command, *batch)
             except CommandRefused as error:
-                complaints = [line for line in error.said.splitlines() if not self._is_over(line)]
-                named = [job for job in batch if any(_names(line, job) for line in complaints)]
+                errors = [line for line in error.stderr.splitlines() if not self._is_over(line)]
+                named = [job for job in batch if any(_names(line, job) for line in errors)]
                 # An error that names none of them concerns all: the command did not get that far.
-                refused = batch if complaints and not named else named
+                refused = batch if errors and not named else named
                 taken += [job for job in batch if job not in refused]
             else:
                 taken += batch
@@ -188,46 +178,6 @@ class BatchQueue:
 
     def _is_over(self, line: str) -> bool:
         return any(words in line for words in self.NO_MORE)
-
-
-WALLTIME_WORD = "wall time"
-"""The cause in an agent's notice if it leaves because its wall time ends; any other cause means a preemption."""
-
-
-def what_became(
-    view: JobView | None, word: str, now_s: float, *, cancelled: bool, lost: bool = False, lead_s: float = 0.0
-) -> JobEnd:
-    """How a job ended.
-
-    Parameters
-    ----------
-    view : the scheduler's last view; None if it no longer knows the job
-    word : the cause of the agent's notice; "" if it gave none
-    now_s : when it was seen to be over
-    cancelled : whether we cancelled it ourselves
-    lost : whether we did so because its agent had been silent for longer than its lease
-    lead_s : how long before its wall time's end the scheduler signals a job
-
-    Notes
-    -----
-    The scheduler knows best why it took a node. But a job whose agent left within its grace ends as *completed*; then
-    the agent's report counts, as it does for a job that the scheduler no longer knows. A dead node is noticed either by
-    the scheduler, or by us when its agent's lease is over: then we cancel the job, and the scheduler later reports only
-    that.
-    """
-    seen = view.ending if view else None
-    if seen in (JobEnd.PREEMPTED, JobEnd.WALLTIME, JobEnd.NODE_FAILED):
-        return seen
-    if view and view.preempt_s is not None:
-        return JobEnd.PREEMPTED
-    if lost:
-        return JobEnd.NODE_FAILED
-    if cancelled or seen is JobEnd.CANCELLED:
-        return JobEnd.CANCELLED
-    if word:
-        # The same signal announces both; it means the wall time only near its end.
-        return JobEnd.WALLTIME if WALLTIME_WORD in word or _was_used_up(view, now_s, lead_s) else JobEnd.PREEMPTED
-    return seen or JobEnd.GONE
 
 
 def local_time_s(text: str, form: str) -> float | None:
@@ -238,27 +188,12 @@ def local_time_s(text: str, form: str) -> float | None:
         return None
 
 
-def _was_used_up(view: JobView | None, now_s: float, lead_s: float) -> bool:
-    """Whether its wall time was used up. The last view may be from before its end."""
-    if view is None or view.start_s is None or view.walltime_s is None:
-        return False
-    end_s = now_s if view.end_s is None else min(now_s, view.end_s)
-    return end_s - view.start_s >= view.walltime_s - lead_s - CLOSE_S
-
-
-CLOSE_S = 60.0
-"""Schedulers check wall times about once a minute."""
-
-
-log = logging.getLogger(__name__)
-
-T = TypeVar("T")
-
-
 class SchedulerThread:
-    """Calls ``submit``, which submits a job with a wall time and returns its id, and ``queue``; both block.
+    """The scheduler for asyncio: one thread makes all calls, one after the other. So a submission in progress when its
+    caller is cancelled is completed, and seen by the next poll.
 
-    Each call raises :class:`~pilot.core.errors.SubmitError` if the scheduler refuses or does not answer.
+    ``submit`` submits a job with a wall time and returns its id. Each call raises ``SubmitError`` if the scheduler
+    refuses or does not answer.
     """
 
     def __init__(self, submit: Callable[[float], str], queue: Queue) -> None:
@@ -275,11 +210,11 @@ class SchedulerThread:
         return await self._call(self._submit, walltime_s)
 
     async def cancel(self, jobs: Sequence[str]) -> list[str]:
-        """Cancel ``jobs``; returns those that the scheduler agreed to cancel, or says are over."""
+        """Cancel ``jobs``; returns those that the scheduler agreed to cancel, or that are over."""
         return await self._call(self._queue.cancel, jobs)
 
     async def kill(self, jobs: Sequence[str]) -> None:
-        """Kill what is left of ``jobs``."""
+        """Kill ``jobs`` that outlived their cancellation."""
         await self._call(self._queue.kill, jobs)
 
     def close(self) -> None:

@@ -82,15 +82,19 @@ class LocalQueue:
         return found
 
     def _shells(self) -> dict[str, str]:
-        """Job id → name of the jobs whose shell is running. (While Parsl starts it, that has the same command line.)"""
+        """Job id → name of the jobs whose shell is running.
+
+        Three processes of a job may have its command line: Parsl's shell, which leads the process group and ends at
+        once; the job's shell; and for a moment the latter's child, before that executes the script.
+        """
         found: dict[int, tuple[str, int]] = {}
         for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error):
+            with contextlib.suppress(psutil.Error, ProcessLookupError):
                 match process.cmdline():
                     case [_, "-c", command] if script := self._script.search(command):
-                        found[process.pid] = script[1], process.ppid()
-        starters = {parent for _, parent in found.values()}
-        return {str(pid): name for pid, (name, _) in found.items() if pid not in starters}
+                        if os.getpgid(process.pid) != process.pid:
+                            found[process.pid] = script[1], process.ppid()
+        return {str(pid): name for pid, (name, parent) in found.items() if parent not in found}
 
     def _over(self, job: str) -> JobView:
         output = self._output_of(job)

@@ -104,11 +104,11 @@ def _ending(row: _Row) -> JobEnd:
     return known or (JobEnd.GONE if by_signal else JobEnd.FAILED)
 
 
-def _end_s(said: str, now_s: float) -> float | None:
+def _end_s(finish: str, now_s: float) -> float | None:
     """Unix time of LSF's ``Nov 22 23:50 L``, which is local time without a year; None unless it is a run limit (L),
     such as an estimate (E)."""
-    when, _, what = said.strip().rpartition(" ")
+    when, _, kind = finish.strip().rpartition(" ")
     year = time.localtime(now_s).tm_year
     years = [local_time_s(f"{y} {when}", "%Y %b %d %H:%M") for y in (year - 1, year, year + 1)]
     ends_s = [end_s for end_s in years if end_s is not None]
-    return min(ends_s, key=lambda end_s: abs(end_s - now_s), default=None) if what == "L" else None
+    return min(ends_s, key=lambda end_s: abs(end_s - now_s), default=None) if kind == "L" else None

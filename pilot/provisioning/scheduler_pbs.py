@@ -87,7 +87,7 @@ class PbsQueue(BatchQueue):
         return self._ask("qselect", *which, *queue).split()
 
     def _views(self, jobs: Sequence[str]) -> dict[str, JobView]:
-        """What PBS knows about ``jobs``."""
+        """PBS's views of ``jobs``."""
         found = self._qstat(self._also_over, jobs)
         if self._also_over and (missing := [job for job in jobs if job not in found]):
             again = self._qstat([], missing)
@@ -111,7 +111,7 @@ class PbsQueue(BatchQueue):
         try:
             return self._ask(*command)
         except CommandRefused as error:
-            if all(map(self._is_over, error.said.splitlines())):
+            if all(map(self._is_over, error.stderr.splitlines())):
                 return error.output
             raise
 

@@ -8,8 +8,9 @@ nodes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from pilot.core.errors import SubmitError
@@ -24,8 +25,7 @@ from pilot.provisioning.scheduler import (
     batches,
     local_time_s,
 )
-from pilot.site.hostlist import expand
-from pilot.site.node_pattern import NodePattern
+from pilot.site.hostlist import NodePattern, expand
 from pilot.site.site import Site
 
 _ENDINGS = {
@@ -46,27 +46,15 @@ _STATES = States(
     over=_ENDINGS,
 )
 _COLUMNS = (
-    "JobID:|,State:|,RestartCnt:|,StartTime:|,EndTime:|,PreemptTime:|,TimeLimit:|,Partition:|,Account:|,NodeList:|,"
-    "Reason:|,Name:|"
+    *("JobID", "State", "RestartCnt", "StartTime", "EndTime", "PreemptTime", "TimeLimit", "Partition", "NodeList"),
+    *("Reason", "Name"),
 )
+"""The columns of squeue. The name is last because it may contain anything."""
+_SACCT = {"JobIDRaw": "JobID", "State": "State", "Restarts": "RestartCnt", "NodeList": "NodeList"}
+"""The columns of sacct, with their names in squeue."""
 
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """A line of squeue, by column. The name is last because it may contain anything."""
-
-    job: str
-    state: str
-    restarts: str
-    start: str
-    end: str
-    preempt: str
-    limit: str
-    partition: str
-    account: str
-    nodes: str
-    reason: str
-    name: str
+Row = Mapping[str, str]
+"""A job's values by the names of squeue's columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,17 +80,11 @@ class SlurmQueue(BatchQueue):
         """See :class:`pilot.provisioning.scheduler.Queue`."""
         rows = self._squeue()
         asked = set(jobs)
-        ours = {row.job: row for row in rows if row.job in asked or row.name.startswith(self._prefix)}
+        ours = {row["JobID"]: row for row in rows if row["JobID"] in asked or row["Name"].startswith(self._prefix)}
         views = {job: _view(row) for job, row in ours.items()}
-        trouble = ""
         if forgotten := [job for job in jobs if job not in views]:
             views |= self._sacct(forgotten)
-        idle: int | None = None
-        planned = 0
-        try:
-            idle, planned = self._sinfo()
-        except SubmitError as error:
-            trouble = str(error)
+        idle, planned, trouble = self._sinfo()
         runs = [job for job, view in views.items() if view.phase is JobPhase.RUNNING]
         plans = self._plans(ours) if planned or runs else []
         for job in runs:
@@ -110,38 +92,40 @@ class SlurmQueue(BatchQueue):
         window_s = max(0.0, min(plan.start_s for plan in plans) - now_s) if planned and plans else None
         return QueueSnapshot(views, self._others(rows, ours), idle, planned, window_s, trouble)
 
-    def _squeue(self) -> list[_Row]:
+    def _squeue(self) -> list[Row]:
         """Our user's jobs, including those that ended recently."""
-        output, columns = self._ask("squeue", "-h", "-t", "all", "-u", self._user, "-O", _COLUMNS), len(fields(_Row))
-        rows = [line.removesuffix("|").split("|", columns - 1) for line in output.splitlines() if line.strip()]
-        if any(len(row) != columns for row in rows):
+        form = ",".join(f"{column}:|" for column in _COLUMNS)
+        output = self._ask("squeue", "-h", "-t", "all", "-u", self._user, "-O", form)
+        lines = [line.removesuffix("|") for line in output.splitlines() if line.strip()]
+        if any(line.count("|") < len(_COLUMNS) - 1 for line in lines):
             raise SubmitError(f"cannot parse the output of squeue: {output[:80]!r}", transient=True)
-        return [_Row(*row) for row in rows]
+        return [dict(zip(_COLUMNS, line.split("|", len(_COLUMNS) - 1), strict=True)) for line in lines]
 
-    def _others(self, rows: Iterable[_Row], ours: dict[str, _Row]) -> int:
+    def _others(self, rows: Iterable[Row], ours: Collection[str]) -> int:
         """Other jobs in our partition that count against ``max_jobs``."""
         site = self._site
         if site.max_jobs_scope == "project" and site.account:
-            where = ["-p", site.partition] if site.partition else []
-            listed = self._ask("squeue", "-h", "-A", site.account, *where, "-o", "%A").split()
-            return len(set(listed) - ours.keys())
+            listed = self._ask("squeue", "-h", "-A", site.account, *_in_partition(site), "-o", "%A").split()
+            return len(set(listed).difference(ours))
         return sum(
-            row.job not in ours
-            and row.state not in _STATES.over
-            and (site.partition is None or site.partition in row.partition.split(","))
+            row["JobID"] not in ours
+            and row["State"] not in _STATES.over
+            and (site.partition is None or site.partition in row["Partition"].split(","))
             for row in rows
         )
 
-    def _sinfo(self) -> tuple[int, int]:
-        """How many of the nodes that we may use are idle, and how many are idle until a planned job starts."""
-        where = ["-p", self._site.partition] if self._site.partition else []
-        output = self._ask("sinfo", "-h", "-N", *where, "-o", "%N %t")
+    def _sinfo(self) -> tuple[int | None, int, str]:
+        """How many of the nodes that we may use are idle, and how many are idle until a planned job starts; or why that
+        is not known."""
+        try:
+            output = self._ask("sinfo", "-h", "-N", *_in_partition(self._site), "-o", "%N %t")
+        except SubmitError as error:
+            return None, 0, str(error)
         states = dict(line.split()[:2] for line in output.splitlines() if len(line.split()) >= 2)
-        if self._only is not None:
-            states = {node: state for node, state in states.items() if self._only.matches(node)}
-        return sum(s == "idle" for s in states.values()), sum(s in ("plnd", "planned") for s in states.values())
+        counts = Counter(state for node, state in states.items() if self._only is None or self._only.matches(node))
+        return counts["idle"], counts["plnd"] + counts["planned"], ""
 
-    def _plans(self, ours: dict[str, _Row]) -> list[_Plan]:
+    def _plans(self, ours: Collection[str]) -> list[_Plan]:
         """When and where others' pending jobs are planned to start. The nodes are not always known: planned nodes are
         assumed to stay idle until the earliest of these starts."""
         output = self._ask("squeue", "-h", "-t", "PD", "-o", "%A|%S|%Y")
@@ -149,52 +133,56 @@ class SlurmQueue(BatchQueue):
         return [_Plan(at_s, nodes) for job, when, nodes in rows if job not in ours and (at_s := _time_s(when))]
 
     def _sacct(self, jobs: Sequence[str]) -> dict[str, JobView]:
-        """What accounting remembers about ``jobs``; empty if there is no accounting."""
-        columns = "JobIDRaw,State,Restarts,NodeList"
+        """The views of ``jobs`` in accounting; empty if there is no accounting."""
         found: dict[str, JobView] = {}
         for batch in batches(jobs):
             try:
-                output = self._ask("sacct", "-X", "-n", "-P", f"--format={columns}", f"--jobs={','.join(batch)}")
+                output = self._ask(
+                    "sacct", "-X", "-n", "-P", f"--format={','.join(_SACCT)}", f"--jobs={','.join(batch)}"
+                )
             except SubmitError:
                 break
-            rows = [line.split("|") for line in output.splitlines() if line.count("|") == columns.count(",")]
-            found |= {row[0]: _remembered(*row) for row in rows if row[0] in batch}
+            lines = [line.split("|") for line in output.splitlines() if line.count("|") == len(_SACCT) - 1]
+            rows = [dict(zip(_SACCT.values(), line, strict=True)) for line in lines]
+            found |= {row["JobID"]: _view(row) for row in rows if row["JobID"] in batch}
         return found
+
+
+def _in_partition(site: Site) -> list[str]:
+    return ["-p", site.partition] if site.partition else []
 
 
 def excluded(site: Site, run: Run = run_command) -> str:
     """The partition's nodes not in ``only_nodes``, as a list for ``--exclude``; "" if there are none.
 
-    Slurm has no option for "one of these nodes": ``--nodelist`` asks for all of them.
-
-    Raises
-    ------
-    SubmitError : Slurm does not answer, or no node of the partition is named
+    Slurm has no option for "one of these nodes": ``--nodelist`` asks for all of them. Raises SubmitError if Slurm does
+    not answer, or no node of the partition is named.
     """
     only = NodePattern.read(site.only_nodes or "*")
-    where = ["-p", site.partition] if site.partition else []
-    nodes = dict.fromkeys(run(["sinfo", "-h", "-N", *where, "-o", "%N"], site.command_timeout_s).split())
+    listed = run(["sinfo", "-h", "-N", *_in_partition(site), "-o", "%N"], site.command_timeout_s)
+    nodes = dict.fromkeys(listed.split())
     others = [node for node in nodes if not only.matches(node)]
     if len(others) == len(nodes):
         raise SubmitError(f"no node of partition {site.partition or 'default'} matches --only-nodes {only.text}")
     return run(["scontrol", "show", "hostlist", ",".join(others)], site.command_timeout_s).strip() if others else ""
 
 
-def _view(row: _Row) -> JobView:
-    phase = _STATES.phase(row.state)
+def _view(row: Row) -> JobView:
+    # sacct may add whose cancellation it was; Slurm writes None for no reason.
+    state, reason = row["State"].partition(" ")[0], row.get("Reason", "")
+    phase = _STATES.phase(state)
     return JobView(
-        row.job,
+        row["JobID"],
         phase,
-        ending=_ENDINGS.get(row.state, JobEnd.GONE) if phase is JobPhase.OVER else None,
-        name=row.name,
-        restart=int(row.restarts) if row.restarts.isdecimal() else 0,
-        start_s=_time_s(row.start),
-        end_s=_time_s(row.end),
-        preempt_s=_time_s(row.preempt),
-        walltime_s=limit_s(row.limit),
-        nodes=row.nodes,
-        # Slurm writes None for no reason.
-        detail=", ".join([row.state, *([row.reason] if row.reason not in ("", "None") else [])]),
+        ending=_ENDINGS.get(state, JobEnd.GONE) if phase is JobPhase.OVER else None,
+        name=row.get("Name", ""),
+        restart=int(row["RestartCnt"]) if row["RestartCnt"].isdecimal() else 0,
+        start_s=_time_s(row.get("StartTime", "")),
+        end_s=_time_s(row.get("EndTime", "")),
+        preempt_s=_time_s(row.get("PreemptTime", "")),
+        walltime_s=limit_s(row.get("TimeLimit", "UNLIMITED")),
+        nodes=row["NodeList"],
+        detail=row["State"] if reason in ("", "None") else f"{state}, {reason}",
     )
 
 
@@ -226,9 +214,3 @@ def limit_s(text: str) -> float | None:
         return None
     seconds = sum(int(part) * unit for part, unit in zip(reversed(parts), (1, 60, 3600), strict=False))
     return float(seconds + int(days or 0) * 86400)
-
-
-def _remembered(job: str, state: str, restarts: str, nodes: str) -> JobView:
-    word = state.split()[0] if state else ""
-    phase = _STATES.phase(word)
-    return JobView(job, phase, _ENDINGS.get(word), restart=int(restarts or 0), nodes=nodes, detail=f"{state} (sacct)")

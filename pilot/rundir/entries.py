@@ -1,9 +1,11 @@
 """The lines of a journal: each has a number and a checksum, so that damage costs only the entries that it hits.
 
+That is why the journal is not a database: on a shared file system, one damaged page of SQLite can cost all of it.
+
 A line is a JSON object. ``crc``, its first member, is the CRC-32 of the bytes that follow it. ``seq`` (1, 2, …) is the
-entry's number in the whole journal, wherever its line stands: it identifies the event. So a reader needs neither the
-position of a line nor the lines before it. Blocks of a file that are zeroed, dropped, doubled or moved leave broken
-lines, gaps in the numbers and repeated numbers; all other entries are read, in order.
+entry's number in the complete journal: it identifies the event. So a reader needs neither the position of a line nor
+the lines before it. Blocks of a file that are zeroed, dropped, doubled or moved leave broken lines, gaps in the numbers
+and repeated numbers; all other entries are read, in order.
 """
 
 from __future__ import annotations
@@ -42,21 +44,21 @@ class Decision:
     commands: tuple[Command, ...]
 
     def line(self) -> bytes:
-        """Its line in the journal."""
+        """Return its line in the journal."""
         commands = [plain(c) for c in self.commands]
         return sealed({"seq": self.seq, "now_s": self.now_s, "event": plain(self.event), "commands": commands})
 
 
 @dataclass(frozen=True, slots=True)
 class JournalNote:
-    """Information for people that has no effect on decisions: a restart, a script's remark."""
+    """Information for people, without effect on decisions: a restart, a script's remark."""
 
     seq: int
     now_s: float
     note: dict[str, Any] = field(hash=False)
 
     def line(self) -> bytes:
-        """Its line in the journal."""
+        """Return its line in the journal."""
         return sealed({"seq": self.seq, "now_s": self.now_s, "note": self.note})
 
 
@@ -67,39 +69,36 @@ Flaw = tuple[int, str]
 
 
 @dataclass(slots=True)
-class Scanned:
-    """The intact entries among some lines, in order. ``missing`` says which are not there, ``odd`` what else is wrong.
-
-    In the place of missing entries there is a note that says so. ``last_seq`` is the number of the last intact entry.
-    ``generations`` has the highest generation of each trainer that any intact line names.
-    """
+class Intact:
+    """The intact entries of some lines, in order; in the place of missing entries, there is a note."""
 
     entries: list[Entry]
-    last_seq: int
-    missing: list[str] = field(default_factory=list)
-    odd: list[str] = field(default_factory=list)
+    last_seq: int  #: number of the last intact entry
+    missing: list[str] = field(default_factory=list)  #: which entries are missing, and why
+    odd: list[str] = field(default_factory=list)  #: damage by which nothing was lost
+    #: the highest generation of each trainer in any intact line, also in one that is not a valid entry
     generations: dict[TrainerId, Generation] = field(default_factory=dict)
 
-    def tell_missing(self, upto: int, now_s: float, why: str) -> None:
+    def lack(self, upto: int, now_s: float, why: str) -> None:
         """Record that the entries after the last one, up to entry ``upto``, are missing."""
         first = self.last_seq + 1
         which = f"entry {first} of the journal is" if first == upto else f"entries {first} to {upto} of the journal are"
-        self.tell(now_s, f"{which} missing: {why}")
+        self.note(now_s, f"{which} missing: {why}")
 
-    def tell(self, now_s: float, text: str) -> None:
-        """Record that entries are missing, as ``text`` says."""
+    def note(self, now_s: float, text: str) -> None:
+        """Record ``text``: that entries are missing."""
         self.missing.append(text)
         self.entries.append(JournalNote(self.last_seq, now_s, {"text": text}))
 
 
 def sealed(data: dict[str, Any]) -> bytes:
-    """The line with ``data``."""
+    """Return the line with ``data``."""
     rest = dumps(data).encode()[1:]
     return _SEAL % zlib.crc32(rest) + rest + b"\n"
 
 
 def unsealed(line: bytes) -> Any:
-    """The data of a line without its end; :class:`JournalError` if its checksum is not that of its content."""
+    """Return the data of a line without its end; :class:`JournalError` if its checksum is not that of its content."""
     rest = line[_AFTER_SEAL:]
     if not line.startswith(_SEAL % zlib.crc32(rest)):
         raise JournalError("damaged")
@@ -107,35 +106,35 @@ def unsealed(line: bytes) -> Any:
 
 
 def may_begin(text: bytes) -> bool:
-    """Whether ``text`` may be the beginning of a line: what a crash leaves of an entry. Otherwise, it is damage."""
+    """Return whether ``text`` may be the beginning of a line, as a crash leaves it; otherwise it is damage."""
     start = _SEAL[: _SEAL.index(b"%")]
     return b"\0" not in text and (text.startswith(start) or start.startswith(text))
 
 
-def scan(path: Path, lines: Iterable[bytes], first: int, after: int, now_s: float, upto: int | None = None) -> Scanned:
-    """Read ``lines`` of the file ``path``, the first of which is its line ``first``. They should have the entries that
-    follow entry ``after``, which happened at ``now_s``, up to entry ``upto`` (None: nobody knows)."""
-    scanned = Scanned([], after)
-    found, flaws, repeated = _found(lines, first, after, scanned.generations)
+def scan(into: Intact, path: Path, lines: Iterable[bytes], first: int, now_s: float, upto: int | None = None) -> None:
+    """Read ``lines`` of the file ``path``, from its line number ``first`` on. They should have the entries that follow
+    the last one, which is of ``now_s``, up to entry ``upto`` (None: unknown)."""
+    after = into.last_seq
+    found, flaws, repeated = _found(lines, first, after, into.generations)
     for seq in sorted(seq for seq in found if after < seq <= (upto or seq)):
-        if seq > scanned.last_seq + 1:
-            scanned.tell_missing(seq - 1, now_s, _place(path, flaws.pop(scanned.last_seq, None)))
-        scanned.entries.append(found[seq])
-        scanned.last_seq, now_s = seq, found[seq].now_s
-    flaw = flaws.pop(scanned.last_seq, None)
-    if upto is not None and scanned.last_seq < upto:
-        scanned.tell_missing(upto, now_s, _place(path, flaw) if flaw else f"{path} ends before")
+        if seq > into.last_seq + 1:
+            into.lack(seq - 1, now_s, _place(path, flaws.pop(into.last_seq, None)))
+        into.entries.append(found[seq])
+        into.last_seq, now_s = seq, found[seq].now_s
+    flaw = flaws.pop(into.last_seq, None)
+    if upto is not None and into.last_seq < upto:
+        into.lack(upto, now_s, _place(path, flaw) if flaw else f"{path} ends before")
     elif upto is None and flaw is not None:
-        scanned.tell(now_s, f"what follows entry {scanned.last_seq} of the journal is missing: {_place(path, flaw)}")
-    scanned.odd += [f"{_place(path, flaw)}; no entry is missing there" for flaw in flaws.values()]
-    scanned.odd += [f"{path}: some lines repeat others"] if repeated else []
-    return scanned
+        into.note(now_s, f"what follows entry {into.last_seq} of the journal is missing: {_place(path, flaw)}")
+    into.odd += [f"{_place(path, flaw)}; no entry is missing there" for flaw in flaws.values()]
+    into.odd += [f"{path}: some lines repeat others"] if repeated else []
 
 
 def _found(
     lines: Iterable[bytes], first: int, after: int, generations: dict[TrainerId, Generation]
 ) -> tuple[dict[int, Entry], dict[int, Flaw], bool]:
-    """The intact entries by number; the first flaw after each; whether an entry is repeated. Notes ``generations``."""
+    """Return the intact entries by number, the first flaw after each, and whether any is repeated; and update
+    ``generations``."""
     found: dict[int, Entry] = {}
     flaws: dict[int, Flaw] = {}
     previous, repeated = after, False
@@ -157,7 +156,7 @@ def _place(path: Path, flaw: Flaw | None) -> str:
 
 
 def _note_generations(data: Any, generations: dict[TrainerId, Generation]) -> None:
-    """Note the generations in an event and its commands, even if it turns out that they cannot be read."""
+    """Note the generations in an event and its commands, even if they cannot be decoded."""
     if not isinstance(data, dict):
         return
     commands = data.get("commands")
@@ -188,15 +187,13 @@ T = TypeVar("T")
 
 
 class FromPlain(Generic[T]):
-    """Reads plain forms: calling it gives the object with the plain form ``data``, of one of the classes in ``union``;
-    :class:`JournalError` if there is none.
-    """
+    """Decodes plain data into objects of the classes in ``union``; :class:`JournalError` if that fails."""
 
     def __init__(self, union: Any) -> None:
         self._kinds = {kind.__name__: (kind, frozenset(f.name for f in fields(kind))) for kind in get_args(union)}
 
     def knows(self, data: dict[str, Any]) -> bool:
-        """Whether ``data`` names one of the classes."""
+        """Return whether ``data`` names one of the classes."""
         return isinstance(data.get("type"), str) and data["type"] in self._kinds
 
     def __call__(self, data: Any) -> T:
@@ -219,17 +216,17 @@ command_of = FromPlain[Command](Command)
 
 
 def plain(value: Event | Command) -> dict[str, Any]:
-    """An event or command as dicts, lists, strings and numbers."""
+    """Return an event or command as dicts, lists, strings and numbers."""
     return {"type": type(value).__name__, **msgspec.to_builtins(value)}
 
 
 def dumps(data: Any) -> str:
-    """``data`` on one line."""
+    """Return ``data`` as JSON on one line."""
     return json.dumps(data, separators=(",", ":"), ensure_ascii=False)
 
 
 def loads(text: str | bytes) -> Any:
-    """The inverse of :func:`dumps`; :class:`JournalError` if ``text`` is not JSON."""
+    """Parse JSON; :class:`JournalError` if ``text`` is not JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -237,5 +234,5 @@ def loads(text: str | bytes) -> Any:
 
 
 def same(a: Event | Command, b: Event | Command) -> bool:
-    """Equality, where NaN equals itself."""
+    """Return whether two are equal, where NaN equals itself."""
     return a == b or (type(a) is type(b) and dumps(plain(a)) == dumps(plain(b)))

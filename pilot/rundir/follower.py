@@ -1,4 +1,4 @@
-"""Takes a core through a journal of which entries may be missing.
+"""Takes a core through a journal in which entries may be missing.
 
 After a gap the core lacks facts, so it decides otherwise than the pool did: later entries are about trainers, groups
 and plans that it does not know. It ignores most of them as stale. So that it is back in step as soon as possible, it
@@ -17,26 +17,25 @@ from pilot.core.study.events import TrialAsked
 from pilot.rundir.entries import Decision
 from pilot.rundir.segments import state_bytes, state_of
 
-KEPT = 1000
-"""After so many events the state is kept, so that an entry that cannot be applied costs no more than this many."""
+SNAPSHOT_EVERY = 1000
+"""Number of events after which the state is saved: an entry that cannot be applied costs at most this many."""
 
 Applied = tuple[Event, list[Command]]
 """An event that the core took, and its commands."""
 
 
 class Follower:
-    """``core`` is at the journal's beginning, or as a snapshot says; ``refused`` are the entries that were skipped, and
-    why."""
+    """Applies a journal's entries to ``core``; ``refused`` are the entries that were skipped, with the reasons."""
 
     def __init__(self, core: Coordinator) -> None:
         self.core = core
         self.refused: list[str] = []
-        self._keep()
+        self._save()
 
     def follow(self, decision: Decision) -> list[Applied]:
-        """Apply the next entry; returns what the core took: also an event that brings it into step before it."""
-        if len(self._since) >= KEPT:
-            self._keep()
+        """Apply the next entry; returns it and its commands, after an event that first brings the core into step."""
+        if len(self._since) >= SNAPSHOT_EVERY:
+            self._save()
         before = len(self._since)
         behind = _behind(self.core, decision)
         events: list[Event] = [decision.event] if behind is None else [behind, decision.event]
@@ -53,24 +52,24 @@ class Follower:
         return applied
 
     def handle(self, now_s: float, event: Event) -> list[Command]:
-        """The core's commands for an event."""
+        """Return the core's commands for an event."""
         commands = self.core.handle(now_s, event)
         self._since.append((now_s, event))
         return commands
 
-    def _keep(self) -> None:
-        self._kept = state_bytes(self.core)
+    def _save(self) -> None:
+        self._saved = state_bytes(self.core)
         self._since: list[tuple[float, Event]] = []
 
     def _go_back(self) -> None:
-        self.core.restore(state_of(self._kept))
+        self.core.restore(state_of(self._saved))
         for now_s, event in self._since:
             self.core.handle(now_s, event)
-        self._keep()
+        self._save()
 
 
 def _behind(core: Coordinator, decision: Decision) -> EntriesLost | None:
-    """What brings a core into step that has not seen all entries before ``decision``; None: it is in step."""
+    """Return an event that brings ``core`` into step if it missed entries before ``decision``; otherwise None."""
     named: dict[TrainerId, int] = {}
     plan_id = core.plan_id
     about = getattr(decision.event, "trainer", None), getattr(decision.event, "generation", None)

@@ -3,7 +3,7 @@
 It has one JSON object per line (:mod:`pilot.rundir.entries`). The first is the header; every other one is an entry,
 with its number ``seq`` (1, 2, …) and ``now_s``: either a decision, ``{"event": …, "commands": […]}``, or a note for
 people, ``{"note": {…}}``. A crash can cut off the last line, which then was never acted upon. Damage costs only the
-entries that it hits: the intact ones are read, in order, and what is missing is said.
+entries that it hits: the intact ones are read, in order, and missing ones are reported.
 
 A journal is a chain of *segments* of a few megabytes (:mod:`pilot.rundir.segments`). The header of each has the
 digests of the previous segment, of the core's state at that point, and of the snapshot from which a restart continues.
@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -23,7 +24,6 @@ import msgspec
 from pilot.core.commands import Command
 from pilot.core.coordinator import Coordinator
 from pilot.core.errors import JournalError, PilotError, one_line
-from pilot.core.ids import Generation, TrainerId
 from pilot.core.version import __version__
 from pilot.host.files import open_regular
 from pilot.rundir import segments
@@ -31,7 +31,7 @@ from pilot.rundir.entries import (
     LAST_S,
     Decision,
     Entry,
-    Scanned,
+    Intact,
     dumps,
     loads,
     may_begin,
@@ -43,11 +43,11 @@ from pilot.rundir.entries import (
 )
 from pilot.rundir.segments import state_digest
 
-FORMAT = 3
+FORMAT = 4
 
 
 class Configured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The configuration with which a pool came up: the settings of core and planner, and the site's fields."""
+    """A pool's configuration: the settings of core and planner, and the site's fields."""
 
     settings: dict[str, Any]
     site: dict[str, Any]
@@ -78,28 +78,17 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def configured(self) -> list[Configured]:
-        """The configurations with which it came up: at first, and after each drain."""
+        """The configurations at its beginning, and after each drain."""
         return [Configured(self.settings, self.site), *self.reopened]
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """One file of a journal: its intact entries, in order.
+@dataclass(slots=True)
+class Segment(Intact):
+    """One file of a journal, with its intact entries."""
 
-    ``missing`` says which are not there; a note among the entries says it, too. ``odd`` says what else is wrong:
-    nothing is lost by it. ``good_bytes`` is the length of its complete lines, ``digest`` theirs. ``last_seq`` is the
-    number of the last intact entry. ``generations`` has the highest generation of each trainer that a line names, also
-    one that is no valid entry.
-    """
-
-    header: Header
-    entries: list[Entry]
-    good_bytes: int
-    last_seq: int
-    missing: tuple[str, ...] = ()
-    odd: tuple[str, ...] = ()
-    digest: str = ""
-    generations: dict[TrainerId, Generation] = field(default_factory=dict)
+    header: Header = field(kw_only=True)
+    good_bytes: int = field(kw_only=True)  #: length of its complete lines
+    digest: str = field(default="", kw_only=True)  #: of its complete lines; "": not all of them were read
 
     @property
     def decisions(self) -> Iterator[Decision]:
@@ -114,14 +103,14 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """A journal: its ``last`` segment, already read; the others are read on demand."""
+    """A journal with its ``last`` segment; the others are read on demand."""
 
     path: Path
     last: Segment
 
     @property
     def header(self) -> Header:
-        """The newest header: it has the pool's name, like all others, and all configurations so far."""
+        """The newest header; it has all configurations so far."""
         return self.last.header
 
     @property
@@ -158,20 +147,21 @@ class Contents:
         return (decision for segment in self.segments for decision in segment.decisions)
 
     def _read_closed(self, path: Path, known: int, end: int) -> Segment:
-        """A closed segment, with the entries after ``known`` up to ``end``."""
+        """Return a closed segment, with the entries after ``known`` up to ``end``."""
         data, wrong = segments.read_closed(path)
         other = msgspec.structs.replace(
             self.header, after=segments.after(path), now_s=0.0, version="", previous="", core="", snapshot=""
         )
         segment = _parsed(path, data, lambda: other, known, end)
-        return replace(segment, odd=(*segment.odd, wrong)) if wrong else segment
+        segment.odd += [wrong] if wrong else []
+        return segment
 
     def _without_others(self) -> Segment:
-        """The last segment, where all the others are missing."""
-        lost = Scanned([], 0)
-        lost.tell_missing(self.header.after, self.header.now_s, f"there is none in {segments.folder(self.path)}")
+        """Return the last segment, with a note that all the others are missing."""
+        lost = Intact([], 0)
+        lost.lack(self.header.after, self.header.now_s, f"there is none in {segments.folder(self.path)}")
         return replace(
-            self.last, entries=[*lost.entries, *self.last.entries], missing=(*lost.missing, *self.last.missing)
+            self.last, entries=[*lost.entries, *self.last.entries], missing=[*lost.missing, *self.last.missing]
         )
 
 
@@ -185,8 +175,7 @@ def read(path: Path) -> Contents:
         is lost.
     """
     with _opened(path) as file:
-        data = file.read()
-    return Contents(path, _parsed(path, data, lambda: _header(segments.read_header(path))))
+        return Contents(path, _parsed(path, file.read(), partial(_copied_header, path)))
 
 
 def read_more(path: Path, last: Segment) -> Segment | None:
@@ -198,15 +187,14 @@ def read_more(path: Path, last: Segment) -> Segment | None:
         The journal has become unreadable.
     """
     with _opened(path) as file:
-        text = file.readline()
-        header, _ = _header_or(path, text.rstrip(b"\n"), lambda: _header(segments.read_header(path)))
-        if header != last.header:
-            return None
+        head = file.readline()
         file.seek(last.good_bytes)
-        data = file.read()
-    lines, good = _lines(data)
-    scanned = scan(path, lines, 2, last.last_seq, last.last_s)
-    return _segment(header, scanned, last.good_bytes + good)
+        data = head + file.read()
+    complete = data[: data.rfind(b"\n") + 1]  # the next line is perhaps being written
+    more = _parsed(path, complete, partial(_copied_header, path), last.last_seq)
+    if more.header != last.header:
+        return None
+    return replace(more, good_bytes=last.good_bytes + more.good_bytes - len(head), digest="")
 
 
 @contextmanager
@@ -221,41 +209,33 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
 def _parsed(
     path: Path, data: bytes, other: Callable[[], Header], known: int | None = None, end: int | None = None
 ) -> Segment:
-    """The segment in ``path``, with the ``other`` header if its own is damaged. It should have the entries after
-    ``known`` (None: as its header says) up to ``end`` (None: it is the last one)."""
-    lines, good = _lines(data)
+    """Return the segment in ``path``, with the ``other`` header if its own is damaged. It should have the entries after
+    ``known`` (None: as in its header) up to ``end`` (None: it is the last segment)."""
+    good = data.rfind(b"\n") + 1
+    lines = data[:good].split(b"\n")[:-1]
     header, odd = _header_or(path, lines[0] if lines else b"", other)
     first = 1 if odd else 2  # without the header's line, the first one may be an entry
     if cut := data[good:]:
-        odd = (*odd, f"{path}:{len(lines) + 1}: skipped the last line, which was cut off after {len(cut)} bytes")
+        odd.append(f"{path}:{len(lines) + 1}: skipped the last line, which was cut off after {len(cut)} bytes")
         lines += [] if may_begin(cut) else [cut]
-    scanned = scan(path, lines[first - 1 :], first, header.after if known is None else known, header.now_s, end)
-    return replace(_segment(header, scanned, good, odd), digest=segments.digest(data[:good]))
-
-
-def _lines(data: bytes) -> tuple[list[bytes], int]:
-    """The complete lines, and their length in all."""
-    good = data.rfind(b"\n") + 1
-    return data[:good].split(b"\n")[:-1], good
-
-
-def _segment(header: Header, scanned: Scanned, good: int, odd: tuple[str, ...] = ()) -> Segment:
-    missing, odd = tuple(scanned.missing), (*odd, *scanned.odd)
-    return Segment(header, scanned.entries, good, scanned.last_seq, missing, odd, "", scanned.generations)
+    after, digest = header.after if known is None else known, segments.digest(data[:good])
+    segment = Segment([], after, odd=odd, header=header, good_bytes=good, digest=digest)
+    scan(segment, path, lines[first - 1 :], first, header.now_s, end)
+    return segment
 
 
 def _followed(segment: Segment, previous: str) -> Segment:
-    """The segment, which says so if the one before it does not have the digest that its header says."""
+    """Return the segment, with a remark if the one before it does not have the digest in its header."""
     if "" in (previous, segment.header.previous) or segment.header.previous == previous:
         return segment
     odd = f"the segment that ends with entry {segment.header.after} of the journal was changed after it was closed"
-    return replace(segment, odd=(*segment.odd, odd))
+    return replace(segment, odd=[*segment.odd, odd])
 
 
 def replay(contents: Contents, core: Coordinator, seen: Callable[[Decision], object] = lambda _: None) -> str:
-    """Feed the decisions to a fresh ``core``. Returns "" if it gives the same commands and has the same state at the
-    beginning of each segment; otherwise the first difference, in words: also that entries are missing. ``seen`` is
-    called with each decision that is the same, because reading a journal takes as long as replaying it."""
+    """Feed the decisions to a fresh ``core``. Returns the first difference to the recorded commands, or to the state at
+    a segment's beginning, in words, or that entries are missing; "" if there is none. ``seen`` is called with each
+    equal decision, because reading a journal takes as long as replaying it."""
     for segment in contents.segments:
         if segment.missing:
             return segment.missing[0]
@@ -289,24 +269,28 @@ def _difference(recorded: tuple[Command, ...], given: list[Command]) -> str:
 
 
 def header_line(header: Header) -> bytes:
-    """The journal's first line."""
+    """Return the journal's first line."""
     return sealed(msgspec.to_builtins(header))
 
 
-def _header_or(path: Path, text: bytes, other: Callable[[], Header]) -> tuple[Header, tuple[str, ...]]:
-    """The header in the line ``text``, or else the ``other`` one, and a line that says so."""
+def _header_or(path: Path, text: bytes, other: Callable[[], Header]) -> tuple[Header, list[str]]:
+    """Return the header in the line ``text``, or else the ``other`` one with a remark."""
     try:
-        return _header(text), ()
+        return _header(text), []
     except JournalError as error:
         own = f"{path}:1: {error}"
     try:
-        return other(), (f"{own}; what other files say was used instead",)
+        return other(), [f"{own}; other files were used instead"]
     except JournalError:
         raise JournalError(own) from None
 
 
+def _copied_header(path: Path) -> Header:
+    return _header(segments.read_header(path))
+
+
 def _header(text: bytes) -> Header:
-    """The header in a line without its end."""
+    """Return the header in a line without its end."""
     try:
         data = unsealed(text)
     except JournalError:
@@ -323,7 +307,7 @@ def _header(text: bytes) -> Header:
 
 
 def _no_header(text: bytes) -> str:
-    """Why the line ``text`` is no header."""
+    """Return why the line ``text`` is not a header."""
     if not text:
         return "the journal has no header"
     try:

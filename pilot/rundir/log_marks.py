@@ -1,13 +1,12 @@
-"""Marks beside each log of a script: how long the log was at which time, and which rank wrote from there on.
+"""Marks beside each log of a script: its length at a time, and the rank that wrote from there on; and log rotation.
 
 ``<log>.times`` gets a line ``UNIX_S OFFSET RANK`` at most every :data:`PERIOD_S` while something is written. The rank
 is :data:`BEGINS` at the start of a process, then :data:`NO_RANK` until its first group. The logs themselves contain
 only what the script wrote; ``pilot logs`` merges them by these marks.
 
-Log rotation: what a log larger than :data:`LOG_BYTES` contains is moved to ``<name>.1``, replacing the old one.
-
-Each process that writes a script's output rotates its log while it writes (:mod:`pilot.agent.fork_server`). For other
-programs that write there, the agent does it, looking every second.
+The content of a log larger than :data:`LOG_BYTES` is moved to ``<name>.1``, replacing the old one. Each process that
+writes a script's output rotates its log while it writes (:mod:`pilot.agent.fork_server`). For other programs that write
+there, the agent does it, every second.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class LogMark(NamedTuple):
 
 
 def times_of(log: Path) -> Path:
-    """The file with the marks of ``log``."""
+    """Return the file with the marks of ``log``."""
     return log.with_name(f"{log.name}.times")
 
 
@@ -59,12 +58,12 @@ class Marker:
     _file: int | None = None
 
     def about_to_write(self) -> None:
-        """LogMark where the log ends now, if the last mark is old."""
+        """Mark the present end of the log, if the last mark is old."""
         if time.monotonic() >= self._due_s:
             self.mark()
 
     def mark(self) -> None:
-        """LogMark where the log ends now."""
+        """Mark the present end of the log."""
         self._due_s = time.monotonic() + PERIOD_S
         with suppress(OSError):
             size, times = os.fstat(self.descriptor).st_size, times_of(self.log)
@@ -94,14 +93,14 @@ def mark_log(descriptor: int, folder: int) -> Marker:
 
 
 def now_rank(rank: int) -> None:
-    """This process is ``rank`` of its group from now on. A script that runs without a pool has no marks."""
+    """Record that this process is ``rank`` of its group from now on. Without a pool, there are no marks."""
     if _marker is not None and _marker.rank != rank:
         _marker.rank = rank
         _marker.mark()
 
 
 def marks(log: Path, begin: int = 0) -> tuple[list[LogMark], int]:
-    """The marks of ``log`` from byte ``begin`` of their file on, and the position after them. Malformed ones are
+    """Return the marks of ``log`` from byte ``begin`` of their file on, and the position after them. Malformed ones are
     skipped."""
     try:
         with open_regular(times_of(log)) as file:
@@ -109,8 +108,8 @@ def marks(log: Path, begin: int = 0) -> tuple[list[LogMark], int]:
             text = file.read()
     except OSError:
         return [], begin
-    whole = text[: text.rfind(b"\n") + 1]
-    return list(_parsed(whole)), begin + len(whole)
+    lines = text[: text.rfind(b"\n") + 1]
+    return list(_parsed(lines)), begin + len(lines)
 
 
 def _parsed(text: bytes) -> Iterator[LogMark]:
@@ -124,16 +123,16 @@ def _parsed(text: bytes) -> Iterator[LogMark]:
 
 LOG_BYTES = 64 << 20
 MOST_BYTES = 2 * LOG_BYTES
-"""Of a log that grew larger than this before somebody looked, only the last :data:`LOG_BYTES` are kept."""
+"""A log that grew larger than this before it was examined loses all but its last :data:`LOG_BYTES`."""
 
 
 def is_full(path: Path) -> bool:
-    """Whether the log should be rotated."""
+    """Return whether the log should be rotated."""
     return path.stat().st_size > LOG_BYTES
 
 
 def rotated(path: Path) -> Path:
-    """Where its content is moved to."""
+    """Return the path to which the content of the log ``path`` is moved."""
     return path.with_name(f"{path.name}.1")
 
 

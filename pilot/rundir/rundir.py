@@ -1,7 +1,4 @@
-"""The run directory: a coordinator's files, its lock, and where they are. See ``docs/processes.md``.
-
-How a coordinator ended: the last file that it writes before it gives up its run directory.
-"""
+"""The run directory: a coordinator's files, its lock, and its last report. See ``docs/processes.md``."""
 
 from __future__ import annotations
 
@@ -13,8 +10,8 @@ import shlex
 import stat
 import time
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -72,7 +69,7 @@ def check_readable(root: Path) -> None:
 
 
 def _of_whom(path: Path) -> str:
-    """Who may change the mode of ``path``, and to what, a clause; "" if that cannot be read."""
+    """Return a clause that names the owner of ``path`` and a command that opens it; "" if it cannot be read."""
     try:
         return f"; it belongs to user {path.stat().st_uid}, who can chmod u+rX {shlex.quote(str(path))}"
     except OSError:
@@ -119,7 +116,7 @@ class RunDir:
             ) from None
 
     def trainer(self, trainer: TrainerId) -> Path:
-        """The link to the folder of the newest trainer of this name: specification, logs and checkpoints."""
+        """Return the link to the folder of the newest trainer of this name: specification, logs and checkpoints."""
         return self.trainers / trainer
 
     def set_aside(self) -> Path | None:
@@ -139,8 +136,8 @@ class RunDir:
 
 
 class Lock:
-    """Ownership of a run directory, held until the process ends, for whatever reason. ``zero_s`` is what the earlier
-    owner said, if that was on this host since its boot (see :class:`~pilot.rundir.heartbeat.Owner`).
+    """Ownership of a run directory, until the process ends for whatever reason. ``zero_s`` is that of the earlier owner
+    (see :class:`~pilot.rundir.heartbeat.Owner`), if it ran on this host since the boot.
     """
 
     def __init__(self, rundir: RunDir) -> None:
@@ -172,7 +169,7 @@ class Lock:
         self._owner.write(self._file)
 
     def _wait_for_other_hosts(self) -> None:
-        """The lock may work only within this host; an owner on another host shows by its heartbeat that it is alive."""
+        """Refuse to start if an owner on another host, where this lock may be unknown, still writes heartbeats."""
         found = heartbeat.read(self._rundir.lock)
         if found is None or found.here or found.left:
             return
@@ -204,8 +201,7 @@ class Lock:
                 f"run directory {self._rundir.root} was taken over by process {found.pid} on {found.host}: flock does"
                 " not work across hosts there; run one pilot up at a time, or choose another --run-dir"
             )
-        self._owner = self._owner.later()
-        self._owner.write(self._file)
+        self._write(beat=self._owner.beat + 1)
 
     def _refuse_removed(self) -> None:
         """In a removed directory everything would be lost, and nobody would find the pool again."""
@@ -222,14 +218,17 @@ class Lock:
             )
 
     def say_zero(self, pool_s: float) -> None:
-        """It is ``pool_s`` on the pool's clock, which continues from there even if the system's clock is set."""
-        self._owner = replace(self._owner, zero_s=heartbeat.since_boot_s() - pool_s)
-        self._owner.write(self._file)
+        """Record that it is ``pool_s`` on the pool's clock, which continues even if the system's clock is set."""
+        self._write(zero_s=heartbeat.since_boot_s() - pool_s)
 
     def leave(self) -> None:
         """Declare that we do nothing more in the run directory. It stays ours until :meth:`release` or the process's
         end."""
-        replace(self._owner, left=True).write(self._file)
+        self._write(left=True)
+
+    def _write(self, **changes: Any) -> None:
+        self._owner = msgspec.structs.replace(self._owner, **changes)
+        self._owner.write(self._file)
 
     def release(self) -> None:
         """Give up the run directory."""
@@ -237,13 +236,13 @@ class Lock:
 
 
 def owner(rundir: RunDir) -> int | None:
-    """The process id of the coordinator that owns ``rundir`` on this host; None if there is none."""
-    held, last = _look(rundir)
+    """Return the process id of the coordinator that owns ``rundir`` on this host; None if there is none."""
+    held, last = _lock_state(rundir)
     return last.pid if held and last is not None else None
 
 
-def told_of_owner(rundir: RunDir) -> str:
-    """What is known of a coordinator that does not answer, a clause."""
+def owner_status(rundir: RunDir) -> str:
+    """Describe the process of a coordinator that does not answer, in a clause."""
     import psutil  # most commands get an answer, and start without it
 
     pid = owner(rundir)
@@ -254,13 +253,13 @@ def told_of_owner(rundir: RunDir) -> str:
 
 
 def is_abandoned(rundir: RunDir) -> bool:
-    """Whether a coordinator on this host was killed or crashed, leaving its connection file behind."""
-    held, last = _look(rundir)
+    """Return whether a coordinator on this host was killed or crashed, leaving its connection file behind."""
+    held, last = _lock_state(rundir)
     return not held and last is not None and last.here and rundir.connection.exists()
 
 
-def _look(rundir: RunDir) -> tuple[bool, Owner | None]:
-    """Whether the lock is held, and who held it last. Needs no right to write: it tries for a shared lock."""
+def _lock_state(rundir: RunDir) -> tuple[bool, Owner | None]:
+    """Return whether the lock is held, and its last owner. Needs no right to write: it tries for a shared lock."""
     check_readable(rundir.root)
     try:
         descriptor = os.open(rundir.lock, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -287,7 +286,7 @@ def _try_lock(descriptor: int, how: int = fcntl.LOCK_EX) -> bool:
 
 
 class Ended(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What went wrong or is left at the end; all fields are empty after a clean shutdown."""
+    """A coordinator's last report, written before it gives up its run directory; empty after a clean shutdown."""
 
     failure: str = ""  #: the error that ended it
     jobs_left: tuple[str, ...] = ()  #: ids of our jobs that still exist
@@ -296,24 +295,24 @@ class Ended(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     unsaved: tuple[str, ...] = ()  #: trainers whose state could not be written when they paused
 
     def problems(self) -> list[str]:
-        """What went wrong or is left, a clause each."""
-        said = [
-            (self.failure, f"it failed: {self.failure}"),
-            (self.jobs_left, f"these jobs still exist; cancel them by hand: {', '.join(self.jobs_left)}"),
-            (self.jobs_unknown, f"cannot tell whether jobs of this pool are left: {self.jobs_unknown}"),
-            (self.nodes_left, f"it was stopped before these nodes had left: {', '.join(self.nodes_left)}"),
-            (self.unsaved, f"the state of these trainers could not be written: {', '.join(self.unsaved)}"),
-        ]
-        return [text for found, text in said if found]
+        """Describe what went wrong or is left, a clause each."""
+        texts = {
+            "it failed": self.failure,
+            "these jobs still exist; cancel them by hand": ", ".join(self.jobs_left),
+            "cannot tell whether jobs of this pool are left": self.jobs_unknown,
+            "it was stopped before these nodes had left": ", ".join(self.nodes_left),
+            "the state of these trainers could not be written": ", ".join(self.unsaved),
+        }
+        return [f"{problem}: {detail}" for problem, detail in texts.items() if detail]
 
 
 def write_end(path: Path, ended: Ended) -> None:
-    """Publish the file with mode 0600."""
+    """Publish the report with mode 0600."""
     publish(path, msgspec.json.encode(ended) + b"\n")
 
 
 def read_end(path: Path) -> Ended | None:
-    """Read the file; None if there is none: the coordinator is still running, or it was killed."""
+    """Read the report; None if there is none: the coordinator still runs, or was killed."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Ended)
     except FileNotFoundError:
@@ -323,8 +322,8 @@ def read_end(path: Path) -> Ended | None:
 
 
 def remember(root: Path) -> None:
-    """Remember that a pool is in ``root``, by a link in ``pilot/.pools/`` in the state directory, if it is elsewhere. A
-    link is removed if its pool no longer exists. If the directory is not writable, ``pilot pools`` will not list it.
+    """Make a link to a pool outside the state directory in its ``pilot/.pools/``, so that ``pilot pools`` lists it. A
+    link is removed if its pool no longer exists. If the directory is not writable, the pool is not listed.
     """
     with suppress(OSError, RuntimeError):
         if root.parent == state_path():
@@ -335,7 +334,7 @@ def remember(root: Path) -> None:
 
 
 def known_pools() -> list[Path]:
-    """The run directories that have or had a pool, in alphabetical order."""
+    """Return the run directories that have or had a pool, in alphabetical order."""
     try:
         found = [path for path in state_path().glob("*") if path.is_dir()]
         found += [_target(link) for link in _links().glob("*") if link.is_symlink()]
@@ -345,7 +344,7 @@ def known_pools() -> list[Path]:
 
 
 def _target(link: Path) -> Path:
-    """The target of a link; the link is removed if its target does not exist."""
+    """Return the target of a link; the link is removed if its target does not exist."""
     target = link.readlink()
     if not _has_pool(target):
         with suppress(OSError):

@@ -1,12 +1,11 @@
-"""The files of a journal. ``journal.jsonl`` is the segment being written; ``journal/`` beside it holds the closed
-segments, compressed and named by their first entry, the newest snapshot, named by its last entry, and a copy of the
-header of ``journal.jsonl``.
+"""The files of a journal, and the core's state as bytes.
+
+``journal.jsonl`` is the segment being written; ``journal/`` beside it holds the closed segments, compressed and named
+by their first entry, the newest snapshot, named by its last entry, and a copy of the header of ``journal.jsonl``.
 
 A segment is closed in this order: publish the snapshot, the closed segment, the copy of the next header, which contains
 the digests of both, then the new ``journal.jsonl``. Until the last step is done, the old file counts, and newer files
 in ``journal/`` are ignored.
-
-The core's state as bytes; the same events always give the same bytes.
 """
 
 from __future__ import annotations
@@ -30,32 +29,32 @@ _SEGMENT, _SNAPSHOT, _HEADER = ".jsonl.gz", ".snapshot", "header.json"
 
 
 def digest(data: bytes) -> str:
-    """The digest that identifies a segment, snapshot or state."""
+    """Return the digest that identifies a segment, snapshot or state."""
     return hashlib.sha256(data).hexdigest()
 
 
 def folder(journal: Path) -> Path:
-    """The folder of the closed segments and the snapshot of ``journal``."""
+    """Return the folder of the closed segments and the snapshot of ``journal``."""
     return journal.with_suffix("")
 
 
 def closed(journal: Path, last_seq: int) -> list[Path]:
-    """The closed segments with the entries up to ``last_seq``, in order."""
+    """Return the closed segments with the entries up to ``last_seq``, in order."""
     return sorted(p for p in folder(journal).glob(f"[0-9]*{_SEGMENT}") if _number(p) and after(p) < last_seq)
 
 
 def after(path: Path) -> int:
-    """How many entries came before those of the closed segment ``path``."""
+    """Return the number of entries before those of the closed segment ``path``."""
     return int(path.name.removesuffix(_SEGMENT)) - 1
 
 
 def read_closed(path: Path) -> tuple[bytes, str]:
-    """The text of a closed segment as far as it can be read, and why not all of it ("": it can).
+    """Return the text of a closed segment as far as it can be read, and the damage that ends it ("": none).
 
     Raises
     ------
     JournalError
-        It cannot be read now: what it holds is not lost.
+        It cannot be read now; its content is not lost.
     """
     try:
         data = read_regular(path, TEXT_MAX)
@@ -73,7 +72,7 @@ def read_closed(path: Path) -> tuple[bytes, str]:
 
 
 def _unzipped(data: bytes, piece: int) -> tuple[bytes, str]:
-    """The text in gzip ``data``, which is read in pieces of ``piece`` bytes up to the first one that is damaged."""
+    """Return the text in gzip ``data``, read in pieces of ``piece`` bytes up to the first damaged one."""
     stream, text = zlib.decompressobj(wbits=31), bytearray()
     for at in range(0, len(data), piece):
         try:
@@ -114,7 +113,7 @@ def write_header(journal: Path, line: bytes) -> None:
 
 
 def read_header(journal: Path) -> bytes:
-    """The copy, without the line's end; b"" if there is none."""
+    """Return the copy, without the line's end; b"" if there is none."""
     try:
         return read_regular(folder(journal) / _HEADER, TEXT_MAX).removesuffix(b"\n")
     except OSError:
@@ -144,12 +143,12 @@ def _number(path: Path) -> bool:
 
 
 def state_bytes(core: Coordinator) -> bytes:
-    """The complete state of ``core`` as bytes."""
+    """Return the complete state of ``core``; the same events always give the same bytes."""
     return msgspec.msgpack.encode(core.snapshot())
 
 
 def state_of(data: bytes) -> State:
-    """The state encoded in ``data``; :class:`JournalError` if it is not valid."""
+    """Return the state encoded in ``data``; :class:`JournalError` if it is not valid."""
     try:
         return msgspec.msgpack.decode(data, type=State)
     except (msgspec.DecodeError, PilotError, ValueError, OverflowError, RecursionError) as error:
@@ -157,5 +156,5 @@ def state_of(data: bytes) -> State:
 
 
 def state_digest(core: Coordinator) -> str:
-    """A digest to compare two states by."""
+    """Return a digest to compare two states by."""
     return digest(state_bytes(core))

@@ -37,7 +37,7 @@ def mark(folder: Path, uid: TrainerUid) -> None:
 
 
 def owner_of(folder: Path) -> str:
-    """The uid of the trainer that owns ``folder``; "" if nobody does, or if it does not exist."""
+    """Return the uid of the trainer that owns ``folder``; "" if nobody does, or if it does not exist."""
     try:
         return (folder / _MARK).read_text(errors="replace").strip()
     except (FileNotFoundError, NotADirectoryError):
@@ -94,7 +94,7 @@ def held_here(part: Path) -> Iterator[Path]:
 
 
 def start_of(folder: Path) -> Path:
-    """The path of the checkpoint that the trainer of ``folder`` starts from, if it was submitted with one."""
+    """Return the path of the checkpoint that the trainer of ``folder`` starts from, if it was submitted with one."""
     return folder / "start" / "index.h5"
 
 

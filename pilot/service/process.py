@@ -4,11 +4,14 @@ size; and its memory, which must not creep up though what it knows does not grow
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import ctypes
 import gc
 import logging
 import os
+import signal
+import sys
 from contextlib import suppress
 from logging.handlers import QueueHandler, QueueListener
 from pathlib import Path
@@ -79,12 +82,24 @@ def return_large_blocks() -> None:
 
 
 def freeze_what_is_loaded() -> None:
-    """Modules are no garbage, so full collections need not look through them.
+    """Modules are no garbage, so full collections need not examine them.
 
-    Python postpones a full collection until there are a quarter as many new objects as the last one has looked through.
+    Python postpones a full collection until there are a quarter as many new objects as the last one has examined.
     With the 100,000 objects of modules that is 25,000, and that much garbage in cycles could pile up. The second
     collection makes Python forget the modules in this count, too.
     """
     gc.collect()
     gc.freeze()
     gc.collect()
+
+
+def heeded_signals() -> list[signal.Signals]:
+    """The signals that ask the coordinator to end; under nohup, a terminal that closes does not."""
+    hang_up = [] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [signal.SIGHUP]
+    return [signal.SIGTERM, signal.SIGINT, *hang_up]
+
+
+def start_children_without_threads() -> None:
+    """Before Python 3.12, asyncio starts a thread for each child process, and login nodes limit threads."""
+    if sys.version_info < (3, 12):
+        asyncio.set_child_watcher(asyncio.PidfdChildWatcher())

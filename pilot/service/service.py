@@ -11,24 +11,23 @@ import logging
 import re
 import time
 from collections.abc import Iterable
+from dataclasses import KW_ONLY, dataclass, field
 
 from pilot.core.commands import ReleaseNode
-from pilot.core.events import DrainRequested, Event, GroupBroken, StallFinding, TrainerHeld
-from pilot.core.ids import NodeId, TrainerId
-from pilot.core.trainer.spec import TrainerSpec
+from pilot.core.events import Event, GroupBroken
+from pilot.core.ids import NodeId
 from pilot.host.printable import printable
 from pilot.protocol import wire
 from pilot.provisioning.keeper import Keeper
-from pilot.service.agents import inbound, roster
+from pilot.service.agents import inbound, node_remarks
 from pilot.service.agents.admission import Admission
 from pilot.service.agents.coalesce import Coalescer
 from pilot.service.agents.effects import Effects
 from pilot.service.agents.inbound import Inbound
 from pilot.service.agents.intake import Intake, in_lines
-from pilot.service.agents.members import Rendezvous, StallChecks, Unreached
-from pilot.service.agents.pending import Of
+from pilot.service.agents.node_remarks import VersionsSeen
 from pilot.service.agents.rejoin import Rejoined
-from pilot.service.agents.roster import Pilot, Roster, VersionsSeen
+from pilot.service.agents.roster import Pilot, Roster
 from pilot.service.agents.server import Peer, Server
 from pilot.service.durability.live_driver import LiveDriver
 from pilot.service.planning.sampler_process import SamplerProcess
@@ -43,105 +42,74 @@ TICK_S = 0.5
 """Resolution of commands' timeouts."""
 
 SETTLE_S = 2.0
-"""Within this time an agent that came back has reported what happened meanwhile."""
+"""Within this time an agent that came back has sent its queued reports."""
 
 ELSEWHERE_MAX = 100
-"""Hosts outside of the pool whose pilots are told of, each once."""
+"""How many hosts outside of the pool are reported because their pilots were refused, each once."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
+@dataclass(slots=True, eq=False)
 class Service:
     """Connects the server, the driver and the effects."""
 
-    def __init__(
-        self,
-        site: Site,
-        pool: str,
-        admission: Admission,
-        *,
-        server: Server,
-        driver: LiveDriver,
-        roster: Roster,
-        launches: LaunchStore,
-        solver: SolverProcess,
-        sampler: SamplerProcess,
-        requests: Api,
-        jobs: Keeper,
-    ) -> None:
-        self._site = site
-        self._pool = pool
-        self._admission = admission
-        self._server = server
-        self.driver = driver
-        self.roster = roster
-        self._requests = requests
-        self._jobs = jobs
-        self._coalescer = Coalescer()
+    site: Site
+    pool: str
+    admission: Admission
+    _: KW_ONLY
+    server: Server
+    driver: LiveDriver
+    roster: Roster
+    launches: LaunchStore
+    solver: SolverProcess
+    sampler: SamplerProcess
+    requests: Api
+    jobs: Keeper
+    _coalescer: Coalescer = field(default_factory=Coalescer)
+    _intake: Intake = field(init=False)
+    _inbound: Inbound = field(init=False)
+    _effects: Effects = field(init=False)
+    _stir: asyncio.Event = field(default_factory=asyncio.Event)
+    _ticked_s: float = -TICK_S
+    _elsewhere: set[str] = field(default_factory=set)
+    _trouble: str = ""
+    _versions_seen: VersionsSeen = field(default_factory=VersionsSeen)
+
+    def __post_init__(self) -> None:
+        driver, parts = self.driver, (self.launches, self.solver, self.sampler)
         self._intake = Intake(driver.core, driver.pending)
-        self._inbound = Inbound(driver.core, driver.pending, self._broke)
-        self._stall_checks = StallChecks(driver.core, driver.pending)
-        self._rendezvous = Rendezvous(driver.pending, self.send, self._broke)
-        self._unreached = Unreached(driver.pending)
-        self.effects = Effects(site, driver.pending, launches, solver, sampler, self.send, self)
-        self._stir = asyncio.Event()
-        self._ticked_s = -TICK_S
-        self._elsewhere: set[str] = set()
-        self._trouble = ""
-        self._unheard: dict[str, None] = {}
-        self._seen = VersionsSeen()
+        self._inbound = Inbound(driver, self.send)
+        self._effects = Effects(self.site, driver, *parts, self.send, self._inbound.rendezvous.have_met)
 
     async def run(self) -> None:
         """Serve until cancelled, or until a fatal failure (the journal, an invariant)."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self.driver.run(self.effects.perform))
+            tasks.create_task(self.driver.run(self._effects.perform))
             tasks.create_task(self._keep_time())
-            tasks.create_task(self._server.run(self, self._admission.grant))
+            tasks.create_task(self.server.run(self, self.admission.grant))
 
-    def send(self, node: NodeId, message: wire.Sent) -> None:
-        """Send to a node. What does not reach it is repeated when it comes back, or lost with the node."""
+    def send(self, node: NodeId, message: wire.Sent, event: int = 0) -> None:
+        """Send to a node a message that entry ``event`` of the journal caused. If it does not arrive, it is repeated
+        when the node comes back, or lost with the node."""
         pilot = self.roster.pilots.get(node)
         if pilot is None or not pilot.here:
             return
         assert pilot.link is not None
         if isinstance(message, ReleaseNode) and not pilot.leaving:
             pilot.leaving = message.reason
-        if not self._server.send(pilot.link, message):
+        if not self.server.send(pilot.link, message, event):
             self.closed(pilot.link)
 
-    def spec(self, trainer: TrainerId) -> TrainerSpec | None:
-        """As it was submitted; None: it ended long ago."""
-        known = self.driver.core.trainers.get(trainer)
-        return known.spec if known is not None else None
-
-    def have_met(self, of: Of) -> bool:
-        """Whether the members of a forming group have found each other."""
-        return self._rendezvous.have_met(of)
-
-    def failed_writes(self, trainer: TrainerId) -> int:
-        """How often its newest state could not be written."""
-        known = self.driver.core.trainers.get(trainer)
-        return known.failed_writes if known is not None else 0
-
-    def unstartable(self, trainer: TrainerId, why: str) -> None:
-        """Hold a trainer that cannot continue because it needs a worker; the pool continues without it."""
-        self.driver.post(TrainerHeld(trainer, f"held because none of its workers can be started: {why}"))
-
-    def drain(self, reason: str) -> None:
-        """The pool is shut down for ``reason``, unless it is already."""
-        if not self.driver.core.draining:
-            log.warning("the pool ends: %s", reason)
-            self.driver.post(DrainRequested(reason))
-
     def lose(self, node: NodeId, why: str) -> None:
-        """``node`` is lost: tell the core, together with other current changes; a pilot that is still running must
-        leave."""
+        """``node`` is lost: its pilot must leave if it is still running; the core gets the loss together with other
+        current changes."""
         if node not in self.roster.pilots:
             return
         log.log(logging.INFO if self.roster.pilots[node].leaving else logging.WARNING, "%s is gone: %s", node, why)
         self.send(node, wire.Forgotten(f"it counts as lost: {why}"))
         if (link := self.roster.pilots[node].link) is not None:
-            self._server.drop(link)
+            self.server.drop(link)
         self.roster.remove(node, why)
         self._coalescer.lost(self.driver.clock(), node, why)
         self._stir.set()
@@ -153,9 +121,14 @@ class Service:
         now_s = self.driver.clock()
         pilot.leaving = cause
         log.info("%s was given notice: %s, %g s", pilot.node, cause, grace_s)
-        self._coalescer.leaving(now_s, pilot.node, now_s + grace_s, cause)
+        self._coalescer.noticed(now_s, pilot.node, now_s + grace_s, cause)
         if pilot.hello is not None:
-            self._jobs.noticed(pilot.hello.job, cause)
+            self.jobs.noticed(pilot.hello.job, cause)
+        self._stir.set()
+
+    def ends(self, node: NodeId, end_s: float | None) -> None:
+        """``node`` will have left by ``end_s`` (Unix time); None: that is no longer known."""
+        self._coalescer.ends(self.driver.clock(), node, self._on_our_clock(end_s))
         self._stir.set()
 
     # --- time -----------------------------------------------------------------------------------------------------
@@ -179,8 +152,8 @@ class Service:
             self.lose(node, why)
         if now_s >= self._ticked_s + TICK_S:
             self._ticked_s = now_s
-            for line in self._intake.dropped(now_s):
-                self._tell(line)
+            for line in self._intake.warnings(now_s):
+                self.driver.remark(text=line)
             if self._decides(now_s):
                 self._end_waits(now_s)
         if self._coalescer.due_s is not None and self.driver.clock() >= self._coalescer.due_s:
@@ -192,27 +165,23 @@ class Service:
         if trouble and not self._trouble:
             log.error("%s; decisions take effect once there is space again", trouble)
         elif self._trouble and not trouble:
-            self._tell(f"decisions had to wait for disk space: {self._trouble}")
+            self.driver.remark(text=f"decisions had to wait for disk space: {self._trouble}")
             self.driver.pending.restart(now_s)
-            for trainer in self._unheard:
-                self._remark(trainer, "its progress reports could not be written: its ledger has a gap")
-            self._unheard.clear()
+            for trainer in self._inbound.gaps:
+                self._inbound.remark(trainer, "its progress reports could not be written: its ledger has a gap")
+            self._inbound.gaps.clear()
         self._trouble = trouble
         return not trouble
 
     def _end_waits(self, now_s: float) -> None:
         """Handle everything that has timed out."""
-        late = self.effects.overdue(now_s)
+        late = self._effects.overdue(now_s)
         for node, why in late.hopeless:
             self.lose(node, why)
         for stop in late.stops:
-            self.effects.perform(stop)
-        self._post(
-            [
-                *map(self._unreached.explained, (*late.events, *self._stall_checks.overdue(now_s))),
-                *self.driver.core.timers.due(now_s),
-            ]
-        )
+            self._effects.perform(stop)
+        waited = (*late.events, *self._inbound.stall_checks.overdue(now_s))
+        self._post([*map(self._inbound.unreached.explained, waited), *self.driver.core.due(now_s)])
 
     def _holders(self, node: NodeId) -> Iterable[NodeId]:
         """The nodes that hold the same state as ``node``."""
@@ -223,10 +192,6 @@ class Service:
     def _undecided(self, event: GroupBroken) -> bool:
         group = self.driver.pending.groups.get((event.trainer, event.generation))
         return group is not None and any(self.roster.undecided(node) for node in group.members)
-
-    def _broke(self, event: GroupBroken) -> None:
-        self._coalescer.broken(self.driver.clock(), event)
-        self._stir.set()
 
     def _post(self, events: Iterable[Event]) -> None:
         for event in events:
@@ -245,38 +210,63 @@ class Service:
         """Check the sender, then act on the message."""
         match message:
             case wire.Request():
-                self._requests.answer(link, message)
+                self.requests.answer(link, message)
             case wire.Hello():
                 self._greeted(link, message)
             case _:
                 pilot = self.roster.at(link)
                 if pilot is None:
-                    self._server.refuse(link, f"it sent {type(message).__name__} before Hello")
+                    self.server.refuse(link, f"it sent {type(message).__name__} before Hello")
                     return
-                self.roster.heard(self.driver.clock(), pilot)
-                if (taken := self._intake.taken(self.driver.clock(), pilot.node, pilot.speech, message)) is not None:
-                    self._said(pilot, taken)
+                now_s = self.driver.clock()
+                self.roster.heard(now_s, pilot)
+                if (accepted := self._intake.accepted(now_s, pilot.node, pilot.quota, message)) is not None:
+                    self._act_on(link, pilot, accepted)
+
+    def _act_on(self, link: Peer, pilot: Pilot, message: wire.FromAgent) -> None:
+        match message:
+            case wire.Heartbeat():
+                self.send(pilot.node, wire.HeartbeatSeen(message.sent_s))
+                for trainer, times in message.paces.items():
+                    if self._intake.runs(pilot.node, trainer):
+                        pilot.measured(trainer, times)
+            case wire.Noticed():
+                self.notice(pilot, message.cause, inbound.grace_s(message))
+            case _:
+                events = self._inbound.events_of(pilot.node, message)
+                if events is None:
+                    self.server.refuse(link, f"an agent does not send {type(message).__name__}")
+                for event in events or ():
+                    self._reported(event)
+
+    def _reported(self, event: Event) -> None:
+        """A broken group waits for the fate of its members."""
+        if isinstance(event, GroupBroken):
+            self._coalescer.broken(self.driver.clock(), event)
+            self._stir.set()
+        else:
+            self.driver.post(event)
 
     # --- pilots ---------------------------------------------------------------------------------------------------
 
     def _greeted(self, link: Peer, hello: wire.Hello) -> None:
         node = NodeId(f"{hello.host}.{hello.pilot}")
         if reason := self._objection(link, node, hello):
-            self._server.refuse(link, reason)
+            self.server.refuse(link, reason)
             is_new = hello.host not in self._elsewhere and len(self._elsewhere) < ELSEWHERE_MAX
-            if reason == self._admission.elsewhere(hello) and is_new:
-                self._elsewhere.add(hello.host)  # logged once: the scheduler may start many there
+            if reason == self.admission.elsewhere(hello) and is_new:
+                self._elsewhere.add(hello.host)  # the scheduler may start many there
                 self.driver.remark(text=f"a pilot was refused: {reason}")
             return
         if node in self.roster.gone:
             why = f"this pilot counts as lost: {self.roster.gone[node]}"
-            self._server.send(link, wire.Forgotten(why))
-            self._server.drop(link, f"{node}: {why}")
+            self.server.send(link, wire.Forgotten(why))
+            self.server.drop(link, f"{node}: {why}")
             return
         now_s, known = self.driver.clock(), self.roster.pilots.get(node)
-        if not (known.speech.takes(now_s, hello) if known is not None else link.grant.may_join(now_s)):
-            self._server.drop(link, f"{node} comes too often")
-        elif self._server.keep(link, known.link if known is not None else None):
+        if not (known.quota.allows(now_s, hello) if known is not None else link.grant.may_join(now_s)):
+            self.server.drop(link, f"{node} comes too often")
+        elif self.server.keep(link, known.link if known is not None else None):
             self._enter(link, node, in_lines(hello))
 
     def _objection(self, peer: Peer, node: NodeId, hello: wire.Hello) -> str:
@@ -286,128 +276,46 @@ class Service:
             return "the pool is being shut down"
         if (here := self.roster.at(peer)) is not None and here.node != node:
             return f"this connection is that of {here.node}"
-        return self._admission.objection(peer.grant, hello, self.roster.others(peer.grant, node, hello))
+        return self.admission.objection(peer.grant, hello, self.roster.others(peer.grant, node, hello))
 
     def _enter(self, link: Peer, node: NodeId, hello: wire.Hello) -> None:
-        now_s = self.driver.clock()
+        now_s, site = self.driver.clock(), self.site
         for earlier in self.roster.earlier_lives(now_s, link.grant, hello):
             self.lose(earlier, f"its job {hello.job} was requeued")
         new = self.roster.register(now_s, node, link, hello)
-        site = self._site
         times = site.heartbeat_s, site.silent_s, site.orphan_s, site.grace_s
-        welcome = wire.Welcome(node, self._pool, *times, site.rails_per_node, site.check_limit_s)
-        self._server.send(link, welcome)
+        self.server.send(link, wire.Welcome(node, self.pool, *times, site.rails_per_node, site.check_limit_s))
         log.info("%s %s (%s, job %s)", node, "joined" if new else "came back", hello.address, hello.job or "none")
-        if self._seen.is_another(hello.versions):
-            for line in roster.differences(self.roster.versions()):
+        if self._versions_seen.is_another(hello.versions):
+            for line in node_remarks.differences(self.roster.versions()):
                 log.warning("%s", printable(line))
-        self._jobs.registered(hello.job, hello.restart)
+        self.jobs.registered(hello.job, hello.restart)
         if new:
-            if hello.job:
-                self.driver.remark(node=node, job=hello.job)
-            self._coalescer.joined(now_s, node)
-            own_s = None if hello.walltime_s is None else now_s + hello.walltime_s - site.grace_s
-            known = [end_s for end_s in (own_s, self._on_our_clock(self._jobs.end_s(hello.job))) if end_s is not None]
-            if known:
-                self._coalescer.ends(now_s, node, min(known))
-            self._stir.set()
+            self._joined(now_s, node, hello)
         if hello.workers or not new:
             rejoined = Rejoined(self.driver.core, self.driver.pending, node, hello, now_s)
             asyncio.get_running_loop().call_later(SETTLE_S, self._settle, link, rejoined)
 
-    def ends(self, node: NodeId, end_s: float | None) -> None:
-        """``node`` will have left by ``end_s`` (Unix time); None: that is no longer known."""
-        self._coalescer.ends(self.driver.clock(), node, self._on_our_clock(end_s))
+    def _joined(self, now_s: float, node: NodeId, hello: wire.Hello) -> None:
+        if hello.job:
+            self.driver.remark(node=node, job=hello.job)
+        self._coalescer.joined(now_s, node)
+        own_s = None if hello.walltime_s is None else now_s + hello.walltime_s - self.site.grace_s
+        known = [end_s for end_s in (own_s, self._on_our_clock(self.jobs.end_s(hello.job))) if end_s is not None]
+        if known:
+            self._coalescer.ends(now_s, node, min(known))
         self._stir.set()
 
     def _on_our_clock(self, unix_s: float | None) -> float | None:
         return None if unix_s is None else self.driver.clock() + unix_s - time.time()
 
     def _settle(self, link: Peer, rejoined: Rejoined) -> None:
-        """An agent's reports about its absence have arrived by now: what is still open was lost with a connection."""
+        """An agent's reports about its absence have arrived by now: open commands were lost with a connection."""
         pilot = self.roster.at(link)
         if pilot is None or not pilot.here:
             return
         for message in rejoined.strays():
             self.send(pilot.node, message)
         self._post(rejoined.missed())
-        for command in rejoined.unanswered():
-            self.effects.perform(command)
-
-    def _tell(self, text: str) -> None:
-        log.warning("%s", text)
-        self.driver.remark(text=text)
-
-    def _said(self, pilot: Pilot, message: wire.FromAgent) -> None:
-        node = pilot.node
-        match message:
-            case wire.Heartbeat():
-                self.send(node, wire.HeartbeatSeen(message.sent_s))
-                for trainer, pace in message.paces.items():
-                    if self._intake.runs(node, trainer):
-                        pilot.took(trainer, pace)
-            case wire.Noticed():
-                self.notice(pilot, message.cause, inbound.grace_s(message))
-            case wire.WorkerReady():
-                self._post(self._inbound.worker_ready(node, message))
-            case wire.CodeLoaded():
-                self._post(self._inbound.code_loaded(node, message))
-            case wire.WorkerExited():
-                self._post(self._inbound.worker_exited(node, message))
-            case wire.RankAddress():
-                self._rendezvous.arrived(node, message)
-            case wire.RankJoined():
-                self._rendezvous.joined(node, message)
-            case wire.PeersUnreached():
-                self._unreached.told(node, message)
-            case wire.GroupFormed():
-                self._post(self._inbound.group_formed(node, message))
-            case wire.GroupBroken():
-                self._inbound.group_broken(node, message)
-            case wire.RankPaused():
-                self._post(self._inbound.rank_paused(node, message))
-            case wire.RankStalled():
-                self._post(self._stall_checks.rank_stalled(node, message))
-            case wire.RankExamined():
-                self._looked(node, message)
-            case wire.CheckpointWritten():
-                self._checkpoint_done(node, message)
-            case wire.ScriptChecked():
-                self._post(self._inbound.script_checked(node, message))
-            case wire.Progress():
-                self._progressed(node, message)
-            case wire.TrainerFinished():
-                self._post(self._inbound.trainer_finished(node, message))
-            case wire.Remark():
-                self._remark(message.trainer, message.text)
-            case _:
-                assert pilot.link is not None
-                self._server.refuse(pilot.link, f"an agent does not send {type(message).__name__}")
-
-    def _progressed(self, node: NodeId, message: wire.Progress) -> None:
-        if not self.driver.overfull:
-            self._post(self._inbound.progress(node, message))
-        else:
-            self._unheard[message.trainer] = None
-
-    def _looked(self, node: NodeId, message: wire.RankExamined) -> None:
-        verb = {StallFinding.SLOW.value: "is slow", StallFinding.LOST.value: "was stuck and was restarted"}.get(
-            message.seen
-        )
-        trainer = self.driver.core.trainers.get(TrainerId(message.trainer))
-        in_a_step = trainer is not None and trainer.group is not None and trainer.group.generation < message.generation
-        expected = in_a_step and message.seen == StallFinding.SLOW.value  # newcomers wait for the end of a long step
-        if verb and not expected and self._stall_checks.awaits(node, message):
-            self._remark(message.trainer, f"{node} {verb}, the others wait for it: {message.detail}")
-        self._post(map(self._unreached.explained, self._stall_checks.rank_examined(node, message)))
-
-    def _checkpoint_done(self, node: NodeId, message: wire.CheckpointWritten) -> None:
-        if message.error:
-            why = f"a checkpoint at step {message.step} failed on {node}: {message.error}"
-            self._remark(message.trainer, why, failed="checkpoint")
-        self._post(self._inbound.checkpoint_written(node, message))
-
-    def _remark(self, trainer: str, text: str, **more: str) -> None:
-        log.info("%s: %s", trainer, text)
-        if TrainerId(trainer) in self.driver.core.trainers:
-            self.driver.remark(trainer=trainer, text=text, **more)
+        for given in rejoined.unanswered():
+            self._effects.perform(given.command, given.event)

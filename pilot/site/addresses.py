@@ -12,7 +12,7 @@ from pilot.site.site import Site
 
 
 def bind_address(site: Site) -> str:
-    """Where to listen: the site's address, or its interface's first address, or else loopback or all addresses.
+    """Return the address to listen at: the site's, or its interface's first one, or else loopback or all addresses.
 
     A local site's pilots are on this host, so nothing else needs to reach it.
     """
@@ -24,7 +24,7 @@ def bind_address(site: Site) -> str:
 
 
 def advertise_address(site: Site) -> str:
-    """Where pilots reach the coordinator: at the site's interface, where it listens, or at this host's name."""
+    """Return the address for pilots: the site's interface, or where the coordinator listens, or this host's name."""
     if site.advertise_interface is not None:
         return interface_address(site.advertise_interface)
     address = bind_address(site)
@@ -32,7 +32,7 @@ def advertise_address(site: Site) -> str:
 
 
 def interface_address(interface: str) -> str:
-    """The first IPv4 address of a network interface of this host.
+    """Return the first IPv4 address of a network interface of this host.
 
     MPI needs one: on an interface with IPv6 only, libfabric's tcp provider picks the link-local address and cannot bind
     to it (seen with the mpich 5.0.2 wheel).
@@ -47,7 +47,7 @@ def interface_address(interface: str) -> str:
 
 
 def interface_to(host: str, port: int) -> str:
-    """This host's network interface for packets to ``host``, by IPv4 or IPv6."""
+    """Return this host's network interface for packets to ``host``, by IPv4 or IPv6."""
     try:
         address = _source_address(host, port)
     except OSError as error:
@@ -68,7 +68,7 @@ def own_addresses() -> list[str]:
 
 
 def _source_address(host: str, port: int) -> str:
-    """The source address for packets to the first address of ``host`` that has a route."""
+    """Return the source address for packets to the first address of ``host`` that has a route."""
     failure = OSError()
     for family, _, _, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM):
         with socket.socket(family, socket.SOCK_DGRAM) as probe:

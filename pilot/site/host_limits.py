@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 
+from pilot.host.system import cgroups
 from pilot.site.site import Site
 
 COORDINATOR_TASKS = 24
@@ -42,8 +43,8 @@ def files_needed(site: Site, pilots: int) -> int:
 
 
 def shortages(site: Site, pilots: int | None) -> Iterator[str]:
-    """What a pool with ``pilots`` pilots (None: as many as are useful) needs but is not allowed here, a sentence
-    each."""
+    """Yield a sentence for each limit of this host that is too low for ``pilots`` pilots (None: as many as are
+    useful)."""
     room, tasks = task_room(), tasks_needed(site, pilots)
     if room is not None and room.left < tasks:
         yield f"a pool needs {tasks} processes and threads here, but only {room.left} more are allowed by {room.limit}"
@@ -53,7 +54,7 @@ def shortages(site: Site, pilots: int | None) -> Iterator[str]:
 
 
 def task_room() -> Room | None:
-    """How many more processes and threads this user may start; None: there is no limit."""
+    """Return the number of processes and threads that this user may still start; None: there is no limit."""
     groups = Path("/proc/self/cgroup").read_text()
     limits = [Room(room, "the control group's pids.max") for room in cgroup_rooms(groups, Path("/sys/fs/cgroup"))]
     soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
@@ -63,23 +64,15 @@ def task_room() -> Room | None:
 
 
 def most_files() -> int:
-    """How many files a process may open after raising its soft limit."""
+    """Return the most files that a process may open after raising its soft limit."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 
 
 def cgroup_rooms(groups: str, root: Path) -> Iterator[int]:
-    """How many more tasks may start in a process's control group, and in each parent group that has a limit.
-
-    ``groups`` is the content of ``/proc/<pid>/cgroup``, ``root`` where the groups are mounted (versions 1 and 2).
-    """
-    for line in groups.splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers not in ("", "pids"):
-            continue
-        group = root / controllers / path.lstrip("/")
-        for folder in (group, *group.parents):
-            if (folder / "pids.max").is_file() and (most := (folder / "pids.max").read_text().strip()) != "max":
-                yield int(most) - int((folder / "pids.current").read_text())
+    """Yield the number of tasks that may still start in a process's control group, and in each parent with a limit."""
+    for folder in cgroups(groups, root, "pids"):
+        if (folder / "pids.max").is_file() and (most := (folder / "pids.max").read_text().strip()) != "max":
+            yield int(most) - int((folder / "pids.current").read_text())
 
 
 def _own_tasks() -> int:

@@ -6,15 +6,18 @@ loads it. ``site_configs/_template.py`` explains every field to an admin; this m
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
+import msgspec
+from msgspec import Meta
 
 from pilot.core.errors import UserError, one_line
 from pilot.core.pool.topology import Topology
-from pilot.site.node_pattern import NodePattern
+from pilot.site.hostlist import NodePattern
 
 Scheduler = Literal["local", "slurm", "pbspro", "lsf"]
 """The batch system."""
@@ -29,14 +32,15 @@ Check = Literal["auto", "require", "off"]
 """Whether scripts are checked before they grow; see :class:`pilot.core.trainer.spec.Checking`."""
 
 NodeFabric = Literal["shared-memory", "gloo", "nccl"]
-GPU_RAILS, MAX_RAILS = 4, 8
 """How the training processes of one node sum their gradients; see :mod:`pilot.train.node.node_group`."""
+
+GPU_RAILS, MAX_RAILS = 4, 8
 
 Signal = Literal["USR1", "USR2", "TERM", "INT", "HUP", "URG"]
 """Signals with which a scheduler can announce a preemption."""
 
 PBS_GRACE_S = 8.0
-"""The part of OpenPBS's 10 s between TERM and KILL that is safe to use."""
+"""OpenPBS sends TERM, and KILL after the queue's ``kill_delay``: 10 s unless the admin changed it."""
 
 _WALLTIME = re.compile(r"(\d{1,3}):([0-5]\d):([0-5]\d)")
 
@@ -56,176 +60,141 @@ def walltime_text(seconds: float) -> str:
     return f"{minutes // 60:02d}:{minutes % 60:02d}:00"
 
 
-class Site(BaseModel):
+class SiteMistakes(ValueError):
+    """Mistakes in the arguments of a :class:`Site`, one line each: the field, what is wrong, an example."""
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        self.lines = [one_line(line) for line in lines]
+        super().__init__("; ".join(self.lines))
+
+
+class _Checked(msgspec.StructMeta):
+    """Has a :class:`Site` check all its arguments before it reports mistakes."""
+
+    def __call__(self, **given: Any) -> Any:
+        if given.get("scheduler") == "pbspro":
+            given = {"grace_s": PBS_GRACE_S, **given}
+        values: dict[str, Any] = {}
+        mistakes = []
+        for field in msgspec.structs.fields(Site):
+            try:
+                values[field.name] = _value(field, given)
+            except (ValueError, UserError) as error:
+                example = next(part.examples for part in _parts(field.type) if isinstance(part, Meta)) or [...]
+                mistakes.append(f"{field.name}: {error}; for example {field.name}={example[0]!r}")
+        for name in [name for name in given if name not in Site.__struct_fields__]:
+            close = get_close_matches(name, Site.__struct_fields__, n=1)
+            hint = f"did you mean {close[0]}?" if close else "see site_configs/_template.py"
+            mistakes.append(f"{name}: no such field; {hint}")
+        if not mistakes:
+            site = super().__call__(**values)
+            mistakes = list(site._contradictions())
+        if mistakes:
+            raise SiteMistakes(mistakes)
+        return site
+
+
+class Site(msgspec.Struct, frozen=True, kw_only=True, metaclass=_Checked):
     """One machine and one of its queues. Times in seconds; wall times are ``HH:MM:SS`` as in a batch script.
 
     Raises
     ------
-    pydantic.ValidationError
-        A field is missing, unknown or wrong; :func:`explain` says so in words for an admin.
+    SiteMistakes
+        Fields are missing, unknown or wrong, or contradict each other.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
-
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", examples=["polaris"])
-    description: str = ""
+    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", examples=["polaris"])]
+    description: Annotated[str, Meta(examples=["NCSA Delta, gpuA100x4-preempt"])] = ""
 
     # --- the queue
-    scheduler: Scheduler = Field(examples=["slurm"])
-    partition: str | None = Field(default=None, examples=["gpuA100x4-preempt"])
-    queue: str | None = Field(default=None, examples=["preemptable"])
-    qos: str | None = Field(default=None, examples=["preempt"])
-    account: str | None = Field(default=None, examples=["abcd-delta-gpu"])
-    walltime: str = Field(default="01:00:00", examples=["48:00:00"])
-    walltime_min: str | None = Field(default=None, examples=["00:10:00"])
-    guaranteed_s: float = Field(default=0, ge=0, examples=[600])
-    max_jobs: int = Field(default=100, ge=1, examples=[20])
-    max_jobs_scope: Scope = Field(default="user", examples=["project"])
-    charge_factor: float = Field(default=1.0, ge=0, examples=[0.5])
-    requeue: bool = Field(default=False, examples=[False])
-    exclusive: bool = Field(default=True, examples=[True])
-    scheduler_options: str = Field(default="", examples=["#SBATCH --constraint=gpu"])
-    select_options: str = Field(default="", examples=["ngpus=4:system=polaris"])
+    scheduler: Annotated[Scheduler, Meta(examples=["slurm"])]
+    partition: Annotated[str, Meta(examples=["gpuA100x4-preempt"])] | None = None
+    queue: Annotated[str, Meta(examples=["preemptable"])] | None = None
+    qos: Annotated[str, Meta(examples=["preempt"])] | None = None
+    account: Annotated[str, Meta(examples=["abcd-delta-gpu"])] | None = None
+    walltime: Annotated[str, Meta(examples=["48:00:00"])] = "01:00:00"
+    walltime_min: Annotated[str, Meta(examples=["00:10:00"])] | None = None
+    guaranteed_s: Annotated[float, Meta(ge=0, examples=[600])] = 0
+    max_jobs: Annotated[int, Meta(ge=1, examples=[20])] = 100
+    max_jobs_scope: Annotated[Scope, Meta(examples=["project"])] = "user"
+    charge_factor: Annotated[float, Meta(ge=0, examples=[0.5])] = 1.0
+    requeue: Annotated[bool, Meta(examples=[False])] = False
+    exclusive: Annotated[bool, Meta(examples=[True])] = True
+    scheduler_options: Annotated[str, Meta(examples=["#SBATCH --constraint=gpu"])] = ""
+    select_options: Annotated[str, Meta(examples=["ngpus=4:system=polaris"])] = ""
 
     # --- being preempted
-    notice_signal: Signal | None = Field(default=None, examples=["USR1"])
-    notice_lead_s: int = Field(default=60, ge=1, le=65535, examples=[300])
-    grace_s: float = Field(default=30, ge=0, examples=[300])
+    notice_signal: Annotated[Signal, Meta(examples=["USR1"])] | None = None
+    notice_lead_s: Annotated[int, Meta(ge=1, le=65535, examples=[300])] = 60
+    grace_s: Annotated[float, Meta(ge=0, examples=[300])] = 30
 
     # --- the node
-    nodes_per_pilot: int = Field(default=1, ge=1, examples=[1])
-    cores_per_node: int | None = Field(default=None, ge=1, examples=[64])
-    ranks_per_node: int = Field(default=1, ge=1, examples=[4])
-    only_nodes: str | None = Field(default=None, examples=["nid[0001-0512]"])
-    topology: str | None = Field(default=None, examples=["(x[0-9]+)c"])
-    node_fabric: NodeFabric | None = Field(default=None, examples=["nccl"])
-    launcher: Launcher = Field(default="simple", examples=["srun"])
-    launcher_options: str = Field(default="", examples=["--cpu-bind=none"])
-    prologue: str = Field(default="", examples=["module load conda; conda activate base"])
-    python: str | None = Field(default=None, examples=["/home/me/venv/bin/python"])
-    scratch_dir: str | None = Field(default=None, examples=["/local/scratch"])
-    checkpoint_dir: str | None = Field(default=None, examples=["/lus/eagle/projects/abcd/checkpoints"])
+    nodes_per_pilot: Annotated[int, Meta(ge=1, examples=[1])] = 1
+    cores_per_node: Annotated[int, Meta(ge=1, examples=[64])] | None = None
+    ranks_per_node: Annotated[int, Meta(ge=1, examples=[4])] = 1
+    only_nodes: Annotated[str, Meta(examples=["nid[0001-0512]"])] | None = None
+    topology: Annotated[str, Meta(examples=["(x[0-9]+)c"])] | None = None
+    node_fabric: Annotated[NodeFabric, Meta(examples=["nccl"])] | None = None
+    launcher: Annotated[Launcher, Meta(examples=["srun"])] = "simple"
+    launcher_options: Annotated[str, Meta(examples=["--cpu-bind=none"])] = ""
+    prologue: Annotated[str, Meta(examples=["module load conda; conda activate base"])] = ""
+    python: Annotated[str, Meta(examples=["/home/me/venv/bin/python"])] | None = None
+    scratch_dir: Annotated[str, Meta(examples=["/local/scratch"])] | None = None
+    checkpoint_dir: Annotated[str, Meta(examples=["/lus/eagle/projects/abcd/checkpoints"])] | None = None
 
     # --- the network
-    bind_address: str | None = Field(default=None, examples=["0.0.0.0"])
-    bind_interface: str | None = Field(default=None, examples=["bond0"])
-    advertise_interface: str | None = Field(default=None, examples=["bond0"])
-    port: int = Field(default=0, ge=0, le=65535, examples=[0])
-    interface: str | None = Field(default=None, pattern=r"^[^\s,]+(,[^\s,]+)*$", examples=["hsn0"])
-    rails: int | None = Field(default=None, ge=1, le=MAX_RAILS, examples=[4])
-    fabric: str = Field(default="tcp", min_length=1, examples=["tcp"])
+    bind_address: Annotated[str, Meta(examples=["0.0.0.0"])] | None = None
+    bind_interface: Annotated[str, Meta(examples=["bond0"])] | None = None
+    advertise_interface: Annotated[str, Meta(examples=["bond0"])] | None = None
+    port: Annotated[int, Meta(ge=0, le=65535, examples=[0])] = 0
+    interface: Annotated[str, Meta(pattern=r"^[^\s,]+(,[^\s,]+)*$", examples=["hsn0"])] | None = None
+    rails: Annotated[int, Meta(ge=1, le=MAX_RAILS, examples=[4])] | None = None
+    fabric: Annotated[str, Meta(min_length=1, examples=["tcp"])] = "tcp"
 
     # --- times
-    poll_s: float = Field(default=30, gt=0, examples=[30])
-    command_timeout_s: float = Field(default=30, gt=0, examples=[60])
-    heartbeat_s: float = Field(default=5, gt=0, examples=[5])
-    silent_s: float = Field(default=30, gt=0, examples=[30])
-    orphan_s: float = Field(default=300, gt=0, examples=[300])
-    form_timeout_s: float = Field(default=60, gt=0, examples=[60])
-    checkpoint_interval_s: float = Field(default=300, gt=0, examples=[300])
-    checkpoints_kept: int = Field(default=3, ge=1, examples=[3])
+    poll_s: Annotated[float, Meta(gt=0, examples=[30])] = 30
+    command_timeout_s: Annotated[float, Meta(gt=0, examples=[60])] = 30
+    heartbeat_s: Annotated[float, Meta(gt=0, examples=[5])] = 5
+    silent_s: Annotated[float, Meta(gt=0, examples=[30])] = 30
+    orphan_s: Annotated[float, Meta(gt=0, examples=[300])] = 300
+    form_timeout_s: Annotated[float, Meta(gt=0, examples=[60])] = 60
+    checkpoint_interval_s: Annotated[float, Meta(gt=0, examples=[300])] = 300
+    checkpoints_kept: Annotated[int, Meta(ge=1, examples=[3])] = 3
 
     # --- new scripts
-    check: Check = Field(default="auto", examples=["off"])
-    check_limit_s: float = Field(default=120, gt=0, examples=[300])
+    check: Annotated[Check, Meta(examples=["off"])] = "auto"
+    check_limit_s: Annotated[float, Meta(gt=0, examples=[300])] = 120
 
     # --- where the facts are from
-    source: str = Field(default="", examples=["https://docs.example.org/queues, 2026-03-01"])
-    second_hand: tuple[str, ...] = Field(default=(), examples=[("charge_factor: from a user's script",)])
-    retired: str = Field(default="", examples=["decommissioned 2024-11-15"])
+    source: Annotated[str, Meta(examples=["https://docs.example.org/queues, 2026-03-01"])] = ""
+    second_hand: Annotated[tuple[str, ...], Meta(examples=[("charge_factor: from a user's script",)])] = ()
+    retired: Annotated[str, Meta(examples=["decommissioned 2024-11-15"])] = ""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _grants_what_pbs_does(cls, given: Any) -> Any:
-        """OpenPBS sends TERM, and KILL after the queue's ``kill_delay``: 10 s unless the admin changed it."""
-        if isinstance(given, dict) and given.get("scheduler") == "pbspro":
-            return {"grace_s": PBS_GRACE_S, **given}
-        return given
-
-    @field_validator("walltime", "walltime_min")
-    @classmethod
-    def _is_walltime(cls, value: str | None) -> str | None:
-        if value is not None and walltime_seconds(value) < 60:
-            raise ValueError(f"{value!r} is less than a minute")
-        return value
-
-    @field_validator("only_nodes", "topology")
-    @classmethod
-    def _is_pattern(cls, value: str | None, about: ValidationInfo) -> str | None:
-        read = NodePattern.read if about.field_name == "only_nodes" else Topology
-        try:
-            if value is not None:
-                read(value)
-        except UserError as error:
-            raise ValueError(str(error)) from None
-        return value
-
-    @field_validator("scratch_dir", "checkpoint_dir", "python")
-    @classmethod
-    def _is_where_it_says(cls, value: str | None, about: ValidationInfo) -> str | None:
-        """Nothing expands it, and the coordinator, its jobs and its next start are in different folders."""
-        on_path = about.field_name == "python" and value and "/" not in value
-        if value is not None and ("$" in value or not (on_path or value.startswith("/"))):
-            raise ValueError(f"{value!r} is not an absolute path (~ and $ are not expanded)")
-        return value
-
-    @field_validator("scheduler_options")
-    @classmethod
-    def _are_directives(cls, value: str) -> str:
-        """Any other line is a command of the job's script, and a scheduler reads no directives after the first."""
-        for line in value.splitlines():
-            if line.strip() and not line.startswith("#"):
-                raise ValueError(f"{line!r} is not a directive")
-        return value
-
-    @model_validator(mode="after")
-    def _fits_together(self) -> Self:
-        if contradictions := self._contradictions():
-            raise ValueError("; ".join(contradictions))
-        return self
-
-    def _contradictions(self) -> list[str]:
-        slurm = self.scheduler == "slurm"
-        shortest = walltime_seconds(self.walltime_min or self.walltime)
-        rules = [
-            (slurm and self.queue, 'queue: Slurm has partitions; for example partition="preempt"'),
-            (not slurm and self.partition, 'partition: only Slurm has partitions; for example queue="preemptable"'),
-            (not slurm and self.qos, "qos: only Slurm has a QOS; remove it"),
-            (
-                self.select_options and self.scheduler != "pbspro",
-                "select_options: only PBS has a select line; use scheduler_options",
-            ),
-            (
-                self.nodes_per_pilot > 1 and self.launcher == "simple",
-                'nodes_per_pilot: more than 1 needs a launcher that reaches all nodes; for example launcher="srun"',
-            ),
-            (
-                self.ranks_per_node > (self.cores_per_node or self.ranks_per_node),
-                f"ranks_per_node: {self.ranks_per_node} is more than cores_per_node, {self.cores_per_node}",
-            ),
-            (
-                shortest > walltime_seconds(self.walltime),
-                f"walltime_min: {self.walltime_min} is more than walltime {self.walltime}",
-            ),
-            (
-                self.bind_address and self.bind_interface,
-                "bind_address: give it or bind_interface, not both",
-            ),
-            (
-                self.silent_s <= self.heartbeat_s,
-                f"silent_s: {self.silent_s:g} must be more than heartbeat_s, {self.heartbeat_s:g}",
-            ),
-            (
-                self.orphan_s < self.silent_s,
-                f"orphan_s: {self.orphan_s:g} must not be less than silent_s, {self.silent_s:g}",
-            ),
-            (
-                self.orphan_s < 2 * self.heartbeat_s,
-                f"orphan_s: {self.orphan_s:g} must be at least twice heartbeat_s, {self.heartbeat_s:g}: a heartbeat "
-                "renews a pilot's lease",
-            ),
-        ]
-        return [message for broken, message in rules if broken]
+    def _contradictions(self) -> Iterator[str]:
+        slurm, pbs = self.scheduler == "slurm", self.scheduler == "pbspro"
+        if slurm and self.queue:
+            yield 'queue: Slurm has partitions; for example partition="preempt"'
+        if not slurm and self.partition:
+            yield 'partition: only Slurm has partitions; for example queue="preemptable"'
+        if not slurm and self.qos:
+            yield "qos: only Slurm has a QOS; remove it"
+        if self.select_options and not pbs:
+            yield "select_options: only PBS has a select line; use scheduler_options"
+        if self.nodes_per_pilot > 1 and self.launcher == "simple":
+            yield 'nodes_per_pilot: more than 1 needs a launcher that reaches all nodes; for example launcher="srun"'
+        if self.cores_per_node and self.ranks_per_node > self.cores_per_node:
+            yield f"ranks_per_node: {self.ranks_per_node} is more than cores_per_node, {self.cores_per_node}"
+        if self.walltime_min_s > self.walltime_s:
+            yield f"walltime_min: {self.walltime_min} is more than walltime {self.walltime}"
+        if self.bind_address and self.bind_interface:
+            yield "bind_address: give it or bind_interface, not both"
+        beat, silent, orphan = (f"{name}: {getattr(self, name):g}" for name in ("heartbeat_s", "silent_s", "orphan_s"))
+        if self.silent_s <= self.heartbeat_s:
+            yield f"{silent} must be more than {beat}"
+        if self.orphan_s < self.silent_s:
+            yield f"{orphan} must not be less than {silent}"
+        if self.orphan_s < 2 * self.heartbeat_s:
+            yield f"{orphan} must be at least twice {beat}: a heartbeat renews a pilot's lease"
 
     @property
     def interfaces(self) -> tuple[str, ...]:
@@ -249,31 +218,78 @@ class Site(BaseModel):
         return walltime_seconds(self.walltime_min or self.walltime)
 
     def replace(self, **changes: Any) -> Site:
-        """The site with some fields changed, validated again: ``site = delta.replace(account="abcd-delta-gpu")``."""
-        return Site(**{**self.model_dump(exclude_unset=True), **changes})
+        """Return the site with some fields changed, checked again: ``delta.replace(account="abcd-delta-gpu")``."""
+        return Site(**{**msgspec.structs.asdict(self), **changes})
 
 
-def explain(error: ValidationError) -> list[str]:
-    """One line per wrong field of a :class:`Site`: the field, what is wrong, an example."""
-    return [one_line(_explain_one(str(item["loc"][0]) if item["loc"] else "", item)) for item in error.errors()]
+def _value(field: msgspec.structs.FieldInfo, given: Mapping[str, Any]) -> Any:
+    """Return the value of ``field``, or its default; :class:`ValueError` or :class:`UserError` if it is wrong."""
+    value = given.get(field.name, field.default)
+    if value is msgspec.NODEFAULT:
+        raise ValueError("missing")
+    try:
+        value = msgspec.convert(value, field.type)
+    except msgspec.ValidationError as error:
+        wrong = str(error).partition(", got")[0].replace("`", "").replace(" | null", "")
+        if choices := [repr(part) for part in _parts(field.type) if isinstance(part, str)]:
+            wrong = f"Expected {' or '.join(choices)}"
+        raise ValueError(f"{wrong[0].lower()}{wrong[1:]}, got {_shown(value)}") from None
+    for part in value if isinstance(value, tuple) else (value,):
+        _check_storable(part)
+    if value is not None and field.name in _CHECKS:
+        _CHECKS[field.name](value)
+    return value
 
 
-def _explain_one(field: str, item: Any) -> str:
-    if not field:
-        return str(item["msg"]).removeprefix("Value error, ")
-    if item["type"] == "extra_forbidden":
-        close = get_close_matches(field, Site.model_fields, n=1)
-        return f"{field}: no such field" + (
-            f"; did you mean {close[0]}?" if close else "; see site_configs/_template.py"
-        )
-    known = Site.model_fields.get(field)
-    examples = known.examples if known is not None and known.examples else []
-    example = f"; for example {field}={examples[0]!r}" if examples else ""
-    if item["type"] == "missing":
-        return f"{field}: missing{example}"
-    wrong = str(item["msg"]).removeprefix("Value error, ")
-    given = "" if item["type"] == "value_error" else f", got {_shown(item['input'])}"
-    return f"{field}: {wrong[0].lower()}{wrong[1:]}{given}{example}"
+def _parts(annotation: Any) -> Iterator[Any]:
+    """Yield an annotation and all that it consists of: types, the values of a ``Literal``, a ``Meta``."""
+    yield annotation
+    for part in get_args(annotation):
+        yield from _parts(part)
+
+
+def _check_storable(value: Any) -> None:
+    """:class:`ValueError` if ``value`` cannot be stored in the journal."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"expected a finite number, got {value}")
+    if isinstance(value, str):
+        value.encode()
+
+
+def _check_walltime(value: str) -> None:
+    if walltime_seconds(value) < 60:
+        raise ValueError(f"{value!r} is less than a minute")
+
+
+def _check_absolute(value: str) -> None:
+    """Nothing expands a path, and the coordinator, its jobs and its next start are in different folders."""
+    if "$" in value or not value.startswith("/"):
+        raise ValueError(f"{value!r} is not an absolute path (~ and $ are not expanded)")
+
+
+def _check_python(value: str) -> None:
+    if not value or "/" in value or "$" in value:
+        _check_absolute(value)
+
+
+def _check_directives(value: str) -> None:
+    """Any other line is a command of the job's script, and a scheduler reads no directives after the first."""
+    for line in value.splitlines():
+        if line.strip() and not line.startswith("#"):
+            raise ValueError(f"{line!r} is not a directive")
+
+
+_CHECKS: dict[str, Callable[[str], object]] = {
+    "walltime": _check_walltime,
+    "walltime_min": _check_walltime,
+    "only_nodes": NodePattern.read,
+    "topology": Topology,
+    "scratch_dir": _check_absolute,
+    "checkpoint_dir": _check_absolute,
+    "python": _check_python,
+    "scheduler_options": _check_directives,
+}
+"""What is checked of a field beyond its annotation; each raises :class:`ValueError` or :class:`UserError`."""
 
 
 def _shown(value: Any) -> str:

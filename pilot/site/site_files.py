@@ -2,8 +2,6 @@
 
 A site file is Python: it assigns ``site = Site(...)`` and may define ``provider(site)``, which returns a Parsl provider
 to use instead of the default one.
-
-Where the output of users' Python goes that runs within a command: site files, objectives.
 """
 
 from __future__ import annotations
@@ -21,26 +19,24 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from pydantic import ValidationError
-
 from pilot.core.errors import SiteError
 from pilot.host.files import open_regular
-from pilot.site.node_pattern import NodePattern
-from pilot.site.site import Site, explain
+from pilot.site.hostlist import NodePattern
+from pilot.site.site import Site, SiteMistakes
 
 STDOUT, STDERR = 1, 2
 
 
 @contextmanager
 def prints_to_stderr() -> Iterator[None]:
-    """What is printed meanwhile, also by child processes, goes to stderr: a program may be reading our stdout."""
+    """Redirect stdout to stderr, also that of child processes: a program may be reading our stdout."""
     with ExitStack() as undo:
         undo.enter_context(redirect_stdout(sys.stderr))
         with suppress(OSError):  # one of them is closed
-            kept = os.dup(STDOUT)
-            undo.callback(os.close, kept)
+            saved = os.dup(STDOUT)
+            undo.callback(os.close, saved)
             os.dup2(STDERR, STDOUT)
-            undo.callback(os.dup2, kept, STDOUT)
+            undo.callback(os.dup2, saved, STDOUT)
         yield
 
 
@@ -56,7 +52,7 @@ class SiteFile:
     provider: ProviderHook | None
 
     def on(self, only_nodes: str | None) -> SiteFile:
-        """The same with pilots only on these nodes; None: unchanged."""
+        """Return the same with pilots only on these nodes; None: unchanged."""
         if only_nodes is None:
             return self
         NodePattern.read(only_nodes)  # reports a mistake as the user's, not as the site file's
@@ -64,7 +60,7 @@ class SiteFile:
 
 
 def shipped_dir() -> Path:
-    """The folder of the ``site_configs`` package."""
+    """Return the folder of the ``site_configs`` package."""
     spec = importlib.util.find_spec("site_configs")
     if spec is None or spec.origin is None:
         raise SiteError("the package site_configs is not installed; install pilot-train again")
@@ -72,7 +68,7 @@ def shipped_dir() -> Path:
 
 
 def user_dir() -> Path:
-    """The user's own folder of site files."""
+    """Return the user's own folder of site files."""
     base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
     return Path(base) / "pilot" / "sites"
 
@@ -88,7 +84,7 @@ def list_sites() -> dict[str, Path]:
 
 
 def find_site(reference: str) -> Path:
-    """The file of a site, given its name or its path (which ends in ``.py`` or contains a slash).
+    """Return the file of a site, given its name or its path (which ends in ``.py`` or contains a slash).
 
     Raises
     ------
@@ -127,16 +123,16 @@ def load_site_file(reference: str) -> SiteFile:
     path = find_site(reference)
     try:
         return _load(path)
-    except ValidationError as error:
-        raise SiteError(f"{_where(path, error)}: {'; '.join(explain(error))}") from None
+    except SiteMistakes as error:
+        raise SiteError(f"{_where(path, error)}: {'; '.join(error.lines)}") from None
 
 
 def site_mistakes(reference: str) -> list[str]:
     """Everything that is wrong with a site file, one line each; empty: it is valid."""
     try:
         _load(find_site(reference))
-    except ValidationError as error:
-        return explain(error)
+    except SiteMistakes as error:
+        return error.lines
     except SiteError as error:
         return [str(error)]
     return []
@@ -163,22 +159,22 @@ def _execute(path: Path) -> ModuleType:
         # Also the compiler's warnings: they are for the file's author.
         with warnings.catch_warnings(action="ignore"), prints_to_stderr():
             spec.loader.exec_module(module)
-    except (ValidationError, KeyboardInterrupt):
+    except (SiteMistakes, KeyboardInterrupt):
         raise
     except SyntaxError as error:
         raise SiteError(f"{path}:{error.lineno or 1}: {error.msg}") from None
     except BaseException as error:  # the file is not our code and may raise anything
-        raise SiteError(f"{_where(path, error)}: {type(error).__name__}: {_said(error)}") from None
+        raise SiteError(f"{_where(path, error)}: {type(error).__name__}: {_message(error)}") from None
     finally:
         sys.dont_write_bytecode = quiet
     return module
 
 
-def _said(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     try:
         return str(error)
     except Exception:
-        return "it gives no reason"
+        return "no message"
 
 
 def _where(path: Path, error: BaseException) -> str:

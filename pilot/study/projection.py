@@ -1,11 +1,8 @@
-"""A study as Optuna knows it: Optuna's own file, which optuna-dashboard can open, derived from pilot's journal.
+"""A study in Optuna's own file, which optuna-dashboard can open, derived from pilot's journal.
 
-Only one process writes the file, which can be recreated at any time from what the coordinator knows. Optuna is told of
-a trial once, with its value at the first rung, which every trial reaches: so all values that Optuna compares come from
-equally long training, and no trial stays open for long. Values at higher rungs are attributes. A failed trial is
-reported as failed.
-
-Which parameters of a study matter: Optuna's functional ANOVA of what its trials reported at the first rung.
+Only one process writes the file, which can be recreated at any time from the coordinator's trials. Optuna gets one
+value of a trial, that at the first rung, which every trial reaches: so all values that Optuna compares come from
+equally long training, and no trial stays open for long. A failed trial is reported as failed.
 """
 
 from __future__ import annotations
@@ -36,7 +33,7 @@ class _NoLock:
 
 
 class Projection:
-    """Optuna's study in ``file``, brought in line with what is ``known``."""
+    """Optuna's study in ``file``, brought in line with the ``known`` trials."""
 
     def __init__(self, definition: StudyDefinition, file: Path, known: Sequence[KnownTrial]) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -45,7 +42,7 @@ class Projection:
         try:
             self._study = self._open(file)
             self._agree(known)
-        except Exception:  # whatever is wrong with the file, it is recreated
+        except Exception:  # any error in the file: it is recreated
             file.unlink(missing_ok=True)
             self._study = self._open(file)
             self._agree(known)
@@ -98,7 +95,7 @@ class Projection:
         )
 
     def _agree(self, known: Sequence[KnownTrial]) -> None:
-        """Make the file agree with what is ``known``; ValueError if it contains something else."""
+        """Make the file agree with the ``known`` trials; ValueError if it contradicts them."""
         trials = self._study.get_trials(deepcopy=False)
         numbers = {trial.number for trial in known}
         if strange := [t.number for t in trials if t.state.is_finished() and t.number not in numbers]:
@@ -108,7 +105,7 @@ class Projection:
                 _check(trials[trial.number], trial)
             else:
                 self._add(trial)
-            if trial.told:
+            if trial.ended:
                 self.tell(trial.number, trial.value)
 
     def _add(self, known: KnownTrial) -> None:
@@ -116,14 +113,13 @@ class Projection:
         self._study.sampler = optuna.samplers.RandomSampler(seed=0)
         self._trials(known.number)
         self._study.enqueue_trial(dict(known.parameters))
-        trial_id = self._study.ask()._trial_id
-        suggest(self._study, trial_id, self._space)
+        suggest(self._study, self._study.ask()._trial_id, self._space)
 
 
 def _check(found: FrozenTrial, known: KnownTrial) -> None:
     if found.params != dict(known.parameters):
         raise ValueError(f"trial {known.number} has other parameters in the file")
-    if found.state.is_finished() and not known.told:
+    if found.state.is_finished() and not known.ended:
         raise ValueError(f"trial {known.number} is over in the file")
     if found.state is TrialState.COMPLETE and found.value != known.value:
         raise ValueError(f"trial {known.number} has another value in the file")
@@ -138,11 +134,12 @@ def _cut_off(file: Path) -> None:
 
 
 FEWEST = 4
-"""Fewer trials than this are not enough."""
+"""The fewest trials for an importance."""
 
 
 def importance(file: Path, study: str) -> dict[str, float]:
-    """The importance of each parameter, from Optuna's journal ``file`` of ``study``; {} if too little is known."""
+    """The importance of each parameter of ``study`` in Optuna's journal ``file``, by functional ANOVA of the values at
+    the first rung; {} if too little is known."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:
         loaded = optuna.load_study(study_name=study, storage=JournalStorage(JournalFileBackend(str(file))))

@@ -65,7 +65,7 @@ def space_of(definition: StudyDefinition) -> Space:
     sys.modules["space"] = module  # dataclasses and enumerations look up their module
     try:
         exec(compile(definition.space, "space.py", "exec"), vars(module))  # the user's own file, as documented
-    except (Exception, SystemExit) as error:  # whatever a user's file raises
+    except (Exception, SystemExit) as error:  # any error of a user's file
         raise UserError(f"the --space file fails: {_in_a_line(error)}") from None
     function = vars(module).get("space")
     if not callable(function):
@@ -75,13 +75,13 @@ def space_of(definition: StudyDefinition) -> Space:
 
 
 def suggest(study: optuna.Study, trial_id: int, space: Space) -> Parameters:
-    """The parameters of one trial; those it already has are kept. :class:`UserError` if the space is invalid."""
+    """The parameters of one trial; those that it already has stay. :class:`UserError` if the space is invalid."""
     trial = _Once(study, trial_id)
     try:
         space(trial)
     except UserError:
         raise
-    except (Exception, SystemExit) as error:  # whatever a user's function raises
+    except (Exception, SystemExit) as error:  # any error of a user's function
         raise UserError(f"space(trial) fails: {_in_a_line(error)}") from None
     values = trial.params
     if not values:
@@ -103,14 +103,12 @@ def _check_values(name: str, values: Sequence[Any]) -> None:
 
 
 def check(definition: StudyDefinition) -> None:
-    """Try the search space on :data:`DRAWS` trials, and the sampler; :class:`UserError` says what is wrong."""
-    from pilot.study.space import COUNTED, make_sampler
-
+    """Try the search space on :data:`DRAWS` trials, and the sampler; :class:`UserError` if they fail."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     sampler, by_s = make_sampler(definition, 0), time.monotonic() + DRAWS_S
     counted = definition.sampler in COUNTED  # these refuse ranges that cannot be counted
     study = optuna.create_study(sampler=sampler if counted else optuna.samplers.RandomSampler(seed=definition.seed))
-    with contextlib.redirect_stdout(io.StringIO()):  # what the space prints is not part of our output
+    with contextlib.redirect_stdout(io.StringIO()):  # a space may print
         space = space_of(definition)
         for _ in range(1 if counted else DRAWS):
             suggest(study, study.ask()._trial_id, space)
@@ -131,7 +129,7 @@ def _suggest(trial: optuna.Trial, name: str, range_: Range) -> object:
 
 
 NEEDS = {Sampler.GP: ("torch", "scipy"), Sampler.CMAES: ("cmaes",), Sampler.QMC: ("scipy",)}
-"""What a sampler needs besides Optuna."""
+"""The packages that a sampler needs besides Optuna."""
 
 COUNTED = (Sampler.GRID, Sampler.BRUTE)
 """Samplers that try each point of the space once."""

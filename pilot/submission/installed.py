@@ -1,9 +1,8 @@
-"""Which Python files belong to an environment, and which are the user's, though its interpreter finds them.
+"""Installed packages: which Python files are theirs, not the user's; and the modules that scripts imported from them,
+which fork servers load before the next script arrives.
 
-What scripts imported: modules of installed packages, which fork servers load before the next script arrives.
-
-There is one file per interpreter, in a folder that all nodes of a pool share. A writer replaces the whole file; if two
-write at once, one of the changes is lost, and is made again with the next script.
+There is one file of imported modules per interpreter, in a folder that all nodes of a pool share. A writer replaces the
+file; if two write at once, one of the changes is lost, and is made again with the next script.
 """
 
 from __future__ import annotations
@@ -40,9 +39,9 @@ for name in names:
         places[name] = list(spec.submodule_search_locations or [spec.origin])
 if len(places) < len(names):
     for distribution in metadata.distributions():
-        told = json.loads(distribution.read_text("direct_url.json") or "{}")
-        if told.get("dir_info", {}).get("editable"):
-            projects.append(told["url"])
+        origin = json.loads(distribution.read_text("direct_url.json") or "{}")
+        if origin.get("dir_info", {}).get("editable"):
+            projects.append(origin["url"])
 python = [sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib")]
 print(json.dumps([sum(places.values(), []), projects, python]))
 """
@@ -50,15 +49,15 @@ print(json.dumps([sum(places.values(), []), projects, python]))
 
 
 def is_installed(path: str) -> bool:
-    """Whether the file is part of Python, of an installed package, or of this one. Those installed in place
+    """Return whether the file is part of Python, of an installed package, or of this one. Packages installed in place
     (``pip install -e``) are the user's.
     """
     return any(folder in path for folder in FOLDERS) or path.startswith(_python_and_ours())
 
 
 def places_of(python: str, names: Sequence[str]) -> tuple[list[Path], list[Path]]:
-    """The folders or files of those of the top-level modules ``names`` that ``python`` finds in place; and the projects
-    in place, if it did not find all names. Nothing if it cannot be asked.
+    """Return the places of the top-level modules ``names`` that ``python`` finds outside of installed packages; and the
+    projects installed in place, if it did not find all names. Nothing if ``python`` does not run.
     """
     if not names:
         return [], []
@@ -82,7 +81,7 @@ def _python_and_ours() -> tuple[str, ...]:
 
 
 VARIABLE = "PILOT_IMPORTS"
-"""The environment variable that tells a script's process the path of the file."""
+"""The environment variable with the path of the file, for a script's process."""
 
 NAMES_MAX = 10_000
 BYTES_MAX = 4 << 20
@@ -90,20 +89,20 @@ _NAME = re.compile(r"[A-Za-z_]\w{0,99}(\.\w{1,100}){0,15}", re.ASCII)
 
 
 class Imports(msgspec.Struct, frozen=True):
-    """The file."""
+    """The content of the file."""
 
     #: in the order in which scripts began to import them, so that a module comes after those that import it
     modules: list[str] = []
     unfit: list[str] = []  #: modules that must not be loaded in advance: they start threads, use a GPU, or fail
 
     def wanted(self) -> list[str]:
-        """The modules to load, dependencies first, without unfit ones and their submodules."""
+        """Return the modules to load, dependencies first, without unfit ones and their submodules."""
         out = tuple(f"{name}." for name in self.unfit)
         return [name for name in reversed(self.modules) if not f"{name}.".startswith(out)]
 
 
 def imports_file(folder: Path, python: str) -> Path:
-    """The file of the interpreter ``python``."""
+    """Return the file of the interpreter ``python``."""
     return folder / f"{hashlib.sha256(python.encode()).hexdigest()[:16]}.json"
 
 

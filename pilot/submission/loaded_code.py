@@ -1,4 +1,4 @@
-"""Which of the user's Python files a script runs from where they are, and their versions.
+"""The versions of the user's Python files that a script runs in place.
 
 Any import, of any finder, takes a ``SourceFileLoader``, and ``runpy`` takes ``io.open_code``. A file is noted by the
 path by which it was found: a link that leads elsewhere is another version. Not noted are compiled extensions, ``.pyc``
@@ -31,7 +31,7 @@ whose versions are compared.
 
 COPY = "the copy made at the submission"
 _versions: dict[str, str] = {}
-_untold: dict[str, str] = {}
+_unreported: dict[str, str] = {}
 
 
 def begin(copied: Mapping[str, bytes], copy: str = "") -> None:
@@ -54,14 +54,14 @@ def begin(copied: Mapping[str, bytes], copy: str = "") -> None:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of all that was loaded so far, by path, and of the ``COPY``."""
+    """Return the versions of all files loaded so far, by path, and of the ``COPY``."""
     return dict(_versions)
 
 
-def news() -> Iterator[dict[str, str]]:
-    """Yield the versions of what was loaded since the last call, by path, at most ``FILES_AT_ONCE`` at a time."""
-    while _untold:
-        yield {path: _untold.pop(path) for path in list(islice(_untold, FILES_AT_ONCE))}
+def new_versions() -> Iterator[dict[str, str]]:
+    """Yield the versions of files loaded since the last call, by path, at most ``FILES_AT_ONCE`` at a time."""
+    while _unreported:
+        yield {path: _unreported.pop(path) for path in list(islice(_unreported, FILES_AT_ONCE))}
 
 
 def _note(path: str, copied: Mapping[str, bytes]) -> None:
@@ -73,4 +73,4 @@ def _note(path: str, copied: Mapping[str, bytes]) -> None:
         found = os.fsencode(Path(path).absolute()).decode(errors="replace")
         name = printable(found).replace("\n", "\\n").replace("\t", "\\t")
         if len(name) <= PATH_MAX and _versions.get(name) != version and len(_versions) < FILES_MAX:
-            _versions[name] = _untold[name] = version
+            _versions[name] = _unreported[name] = version

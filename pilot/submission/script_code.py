@@ -37,12 +37,12 @@ MOST_BYTES_BELOW = 4 * 1024 * 1024
 """A script's folder with more Python files is not one project (a home directory, say)."""
 
 MOST_ENTRIES = 20_000
-"""Files and folders of all kinds that are looked at below one folder."""
+"""Files and folders of all kinds examined below one folder."""
 
 ENVIRONMENTS = ("pyvenv.cfg", "conda-meta")
-"""What a folder has that is a virtual environment or conda's."""
+"""Names by which a virtual environment, or one of conda, is recognized."""
 
-LEFT_TOLD = 5
+LEFT_SHOWN = 5
 
 COMPARED = "a node on which they have another version than on the first one is not let in"
 EACH_START = "each start of its processes reads them again"
@@ -53,14 +53,12 @@ MOST_PACKED_BYTES = 4 * 1024 * 1024
 
 @dataclass(slots=True)
 class Code:
-    """``files``: what was copied, by real path, the script first; ``left``: what was not, and why; ``folder_left``: why
-    not all Python files below the script's folder were ("": they were).
-    """
+    """The files of a script that are copied."""
 
-    files: dict[Path, bytes] = field(default_factory=dict)
-    left: dict[Path, str] = field(default_factory=dict)
-    folder_left: str = ""
-    links: dict[str, str] = field(default_factory=dict)
+    files: dict[Path, bytes] = field(default_factory=dict)  #: content by real path, the script first
+    left: dict[Path, str] = field(default_factory=dict)  #: files that were not copied, with reasons
+    folder_left: str = ""  #: why not all Python files below the script's folder were copied; "": they were
+    links: dict[str, str] = field(default_factory=dict)  #: real paths of given paths that are links
 
     @property
     def size(self) -> int:
@@ -82,7 +80,7 @@ class Code:
         return packed
 
     def sentences(self, *, ddp: bool) -> list[str]:
-        """What was copied and what is read in place, in words."""
+        """Describe the copied files, and those that are read in place."""
         script, *others = self.files
         folder, why = script.parent, self.folder_left
         which = [] if why else [f"all Python files below {folder}"]
@@ -91,7 +89,7 @@ class Code:
         more = f" and {len(others)} more file{'s' * (len(others) != 1)}" if others else ""
         left = [f"other files below {folder}, which has {why}"] if why else []
         left += [f"{printable(str(path))} ({reason})" for path, reason in self.left.items()]
-        left[LEFT_TOLD:] = [f"{len(left) - LEFT_TOLD} more"] if len(left) > LEFT_TOLD else []
+        left[LEFT_SHOWN:] = [f"{len(left) - LEFT_SHOWN} more"] if len(left) > LEFT_SHOWN else []
         return [
             f"copied its code: {script.name}{more} ({self.size / 1000:.3g} kB): {' and '.join(which)}; edits to what"
             " was copied do not affect this trainer",
@@ -101,19 +99,19 @@ class Code:
 
 
 def archive_in(folder: Path, sha256: str) -> Path:
-    """Where the trainer of ``folder`` has the code with this SHA-256. It has a name of its own, so that the old code is
-    there until it is recorded that new code is to be run."""
+    """Return the path in a trainer's ``folder`` for the code with this SHA-256: so the old code stays until it is
+    recorded that the new code runs."""
     return folder / f"code-{sha256[:16]}.zip"
 
 
 def archives_in(folder: Path) -> list[Path]:
-    """All of them."""
+    """Return all copies of code in a trainer's folder."""
     return sorted(folder.glob("code-*.zip"))
 
 
 def unpack(archive: str, sha256: str) -> dict[str, bytes]:
-    """The files in the zip file ``archive``, by real path, the script first; then those that links led to when it was
-    made, by these, too: they may lead elsewhere by now. "": there are none.
+    """Return the files in the zip file ``archive`` ("": none), by real path, the script first; and again by the links
+    that led to them at the submission.
 
     Raises
     ------
@@ -141,7 +139,7 @@ def unpack(archive: str, sha256: str) -> dict[str, bytes]:
 
 
 def collect(script: Path, content: bytes, added: Sequence[Path] = (), python: str = sys.executable) -> Code:
-    """The code of ``script``, which ``python`` runs; ``added`` are the folders of its ``PYTHONPATH``."""
+    """Collect the code of ``script``, run by ``python``; ``added`` are the folders of its ``PYTHONPATH``."""
     links = {str(given): str(given.resolve()) for given in (script, *added)}
     script = script.resolve()
     code = Code({script: content}, links={given: real for given, real in links.items() if given != real})
@@ -172,7 +170,7 @@ def _is_in(file: str, place: str) -> bool:
 
 
 def _imported(content: bytes) -> set[str]:
-    """The modules that a file may import, by full name; those of its own package are copied with the package."""
+    """Return the full names of modules that a file may import, without those of its own package."""
     try:
         tree = ast.parse(content)
     except (SyntaxError, ValueError, RecursionError):
@@ -187,8 +185,7 @@ def _imported(content: bytes) -> set[str]:
 
 
 def _found(root: Path, name: str) -> Iterator[Path]:
-    """The file of module ``name`` in ``root``, or all files of its package; nothing if the module is not in
-    ``root``."""
+    """Yield the file of module ``name`` in ``root``, or all files of its package; nothing if it is not there."""
     place = root
     for part in name.split("."):
         place = place / part
@@ -204,7 +201,7 @@ def _found(root: Path, name: str) -> Iterator[Path]:
 
 
 def _in_place(python: str, names: Sequence[str]) -> Iterator[Path]:
-    """The files of those of ``names``, packages or modules, that are installed in place."""
+    """Yield the files of packages and modules in ``names`` that are installed in place."""
     found, projects = places_of(python, names)
     for place in found:
         yield from _below(place)[0] if place.is_dir() else [place] * (place.suffix == ".py")
@@ -215,7 +212,7 @@ def _in_place(python: str, names: Sequence[str]) -> Iterator[Path]:
 
 
 def _below(folder: Path, most_files: int = MOST_FILES, most_bytes: int = MOST_BYTES) -> tuple[list[Path], str]:
-    """The Python files in and below ``folder``, without those of environments; why these are not all ("": they are)."""
+    """Return the Python files in and below ``folder``, without environments, and the limit that cut them ("": none)."""
     out, size, entries, pending = list[Path](), 0, 0, [folder]
     while pending:
         found, folders = list[Path](), list[Path]()
@@ -240,13 +237,13 @@ def _below(folder: Path, most_files: int = MOST_FILES, most_bytes: int = MOST_BY
 
 
 def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
-    """What is in ``folder``; nothing that cannot be read."""
+    """Yield the entries of ``folder``; none if it cannot be read."""
     with suppress(OSError), os.scandir(folder) as entries:
         yield from entries
 
 
 def _take(code: Code, found: Iterable[Path]) -> list[Path]:
-    """Add those files that are new, as far as the limits allow; returns the real paths of all."""
+    """Add new files as far as the limits allow; returns the real paths of all."""
     files, size = [Path(os.path.realpath(path)) for path in found], code.size
     for file in files:
         if file in code.files or file in code.left:

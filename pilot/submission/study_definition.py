@@ -19,13 +19,13 @@ from pilot.submission.submission import LaunchSpec
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 WHOLE_MOST = 2**53
-"""Beyond it not every whole number is a float."""
+"""Beyond it, not every integer is a float."""
 
 KINDS = "log:LOW:HIGH, float:LOW:HIGH[:STEP], int:LOW:HIGH[:STEP] or choice:A,B"
 
 
 class Sampler(StrEnum):
-    """How parameters are chosen."""
+    """The methods that choose parameters."""
 
     TPE = "tpe"
     RANDOM = "random"
@@ -101,7 +101,7 @@ class StudyDefinition(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     check: Checking | None = None  #: of their script, as of ``pilot submit``
 
     def spec(self, uid: TrainerUid, now_s: float) -> StudySpec:
-        """What the core needs to know about it, at ``now_s``."""
+        """Return its specification for the core, at ``now_s``."""
         template = TrainerSpec(
             trainer=TrainerId(self.name),
             uid=uid,
@@ -114,7 +114,7 @@ class StudyDefinition(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
         return StudySpec(StudyId(self.name), self.metric, self.maximise, self.rungs, self.trials, template, deadline_s)
 
     def trial(self, parameters: Parameters) -> LaunchSpec:
-        """How the trial with these ``parameters`` is started: each becomes an argument, ``--name=value``."""
+        """Return the launch of the trial with these ``parameters``: each becomes an argument, ``--name=value``."""
         more = [argument(name, value) for name, value in parameters]
         environment = {**self.launch.environment, "PILOT_STUDY_METRIC": self.metric}
         return msgspec.structs.replace(self.launch, arguments=[*self.launch.arguments, *more], environment=environment)
@@ -131,12 +131,12 @@ class Asked:
 
 
 def argument(name: str, value: object) -> str:
-    """A parameter as an argument of the script."""
+    """Return a parameter as an argument of the script."""
     return f"--{name}={value}"
 
 
 def check_name(name: str) -> str:
-    """``name``, if it is valid for a parameter."""
+    """Return ``name`` if it is valid for a parameter; otherwise :class:`UserError`."""
     if not _NAME.fullmatch(name):
         raise UserError(f"not a valid parameter name: {name!r}; use letters, digits, '_' and '-'")
     return name
@@ -159,7 +159,7 @@ def check_choices(name: str, choices: Sequence[Hashable]) -> None:
 
 
 def differences(here: StudyDefinition, given: StudyDefinition) -> list[str]:
-    """How the search space of ``given`` differs from that of ``here``."""
+    """Describe the differences between the search spaces of ``here`` and ``given``."""
     found = []
     for name in {**here.parameters, **given.parameters}:
         before, now = here.parameters.get(name), given.parameters.get(name)
@@ -180,8 +180,7 @@ def _shown(range_: Range | None) -> str:
 
 
 def _value(text: str) -> str | int | float:
-    """A number where that is written as ``text`` again, since scripts get it as an argument; 007 and 1e-3 stay as they
-    are."""
+    """Return ``text`` as a number if the number's text is the same; not 007 and 1e-3, because scripts get the text."""
     for kind in (int, float):
         try:
             number = kind(text)
@@ -193,9 +192,9 @@ def _value(text: str) -> str | int | float:
 
 
 class KnownTrial(msgspec.Struct, frozen=True):
-    """``told``: the trial is over; then ``value`` is what it reported at the first rung, None if it failed."""
+    """A trial with parameters. If it has ``ended``, ``value`` is its report at the first rung, None if it failed."""
 
     number: int
     parameters: Parameters
-    told: bool = False
+    ended: bool = False
     value: float | None = None

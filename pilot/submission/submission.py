@@ -1,4 +1,4 @@
-"""What a user submits: how the script is started, and what the planner should know about the trainer."""
+"""A user's submission: the launch of the script, and the trainer's specification for the planner."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class LaunchSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How the training process of a trainer is started."""
+    """The launch of a trainer's training process."""
 
     script: str  #: absolute path of the training script
     #: of its content, in hex; without a copy of its code, a node that finds different content does not start it
@@ -35,7 +35,6 @@ class LaunchSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     checkpoints_kept: Annotated[int, msgspec.Meta(ge=1)] | None = None
     ddp: bool = False  #: whether it is a script for ``torchrun``, without a session
     #: its code (:mod:`pilot.submission.script_code`), packed; only until it is stored in the trainer's folder
-
     code: bytes = b""
     #: of the stored copy of the code, in hex: workers run nothing else; "": the script is run in place
     code_sha256: str = ""
@@ -75,7 +74,7 @@ class Submission(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     check: Checking | None = None  #: whether its script is checked before it grows; None: as at the site
 
     def spec(self, trainer: TrainerId, uid: TrainerUid) -> TrainerSpec:
-        """What the core needs to know."""
+        """Return its specification for the core."""
         if self.fixed_curve and self.curve is None:
             raise UserError("--fixed-curve needs a --curve")
         if self.reprofile and (self.fixed_curve or self.profile is Profiling.NEVER):
@@ -106,7 +105,7 @@ class Submission(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 def with_check(spec: TrainerSpec, asked: Checking | None, launch: LaunchSpec, site: Site) -> TrainerSpec:
-    """``spec`` with what becomes of its script's check at ``site``; ``asked``: as the user wants it."""
+    """Return ``spec`` with the check of its script, as ``asked`` by the user, or else as the ``site`` has it."""
     why = "it is a script for torchrun (--ddp)" if launch.ddp else ""
     if not why and site.ranks_per_node > 1:
         why = f"{site.ranks_per_node} processes train on each node"
@@ -114,17 +113,18 @@ def with_check(spec: TrainerSpec, asked: Checking | None, launch: LaunchSpec, si
 
 
 class ForkJob(msgspec.Struct, frozen=True):
-    """A training process to start. ``life`` identifies it; ``threads`` is how many torch may use; the environment in
-    ``launch`` has our variables, too.
+    """A training process to start. ``life`` identifies it; ``threads`` is how many torch may use; ``variables`` are
+    pilot's own, in addition to the user's in ``launch``.
     """
 
     life: int
     threads: int
     launch: LaunchSpec
+    variables: dict[str, str] = {}
 
 
 class CheckJob(msgspec.Struct, frozen=True):
-    """A script to check. ``kept_in``: where verdicts are kept."""
+    """A script to check. ``kept_in``: the folder of verdicts."""
 
     launch: LaunchSpec
     limit_s: float
@@ -136,31 +136,24 @@ MOST_BYTES = 1024 * 1024
 
 
 def read_curve(path: Path) -> Curve:
-    """The curve in ``path``; :class:`UserError` names the file, the line and what is wrong with it."""
+    """Read the curve in ``path``; :class:`UserError` names the file, the line and the mistake."""
+    try:
+        lines = read_regular(path, MOST_BYTES).decode().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not a text file"
+        raise UserError(f"cannot read the scaling curve {path}: {reason}") from None
     points: list[tuple[float, float]] = []
-    for number, line in enumerate(_lines(path), start=1):
+    for row, line in enumerate(lines, start=1):
         cells = line.split("#")[0].replace(",", " ").split()
-        if not cells or (not points and _is_header(cells)):
-            continue
-        points.append(_point(f"{path}:{number}", cells, points[-1][0] if points else -math.inf))
+        numbers = [_number(cell) for cell in cells]
+        if cells and (points or any(number is not None for number in numbers)):  # not a header
+            points.append(_point(f"{path}:{row}", cells, numbers, points[-1][0] if points else -math.inf))
     if not any(nodes > 0 for nodes, _ in points):
         raise UserError(f"{path}: no points; give lines of nodes and samples per second, for example 4,1210.5")
     try:
         return Curve.of(points)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return read_regular(path, MOST_BYTES).decode().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not a text file"
-        raise UserError(f"cannot read the scaling curve {path}: {reason}") from None
-
-
-def _is_header(cells: list[str]) -> bool:
-    return not any(_number(cell) is not None for cell in cells)
 
 
 def _number(cell: str) -> float | None:
@@ -170,10 +163,10 @@ def _number(cell: str) -> float | None:
         return None
 
 
-def _point(where: str, cells: list[str], before: float) -> tuple[float, float]:
-    if len(cells) != 2:
-        raise UserError(f"{where}: {len(cells)} columns; a scaling curve has two, nodes and samples per second")
-    nodes, rate = _number(cells[0]), _number(cells[1])
+def _point(where: str, cells: list[str], numbers: list[float | None], before: float) -> tuple[float, float]:
+    if len(numbers) != 2:
+        raise UserError(f"{where}: {len(numbers)} columns; a scaling curve has two, nodes and samples per second")
+    nodes, rate = numbers
     if nodes is None or rate is None or not (math.isfinite(nodes) and math.isfinite(rate)):
         raise UserError(f"{where}: {' '.join(cells)!r} is not two finite numbers")
     if rate < 0:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pilot.core.ids import TrainerId
 from pilot.history.ledger import proof
 from pilot.history.trainer_progress import ledgers
-from pilot.rundir.journal import read, replay
-from pilot.service.settings import fresh_core
+from tests.e2e.acts import replayed
 from tests.pools import LIMIT_S, Pool
 
 EPOCH_SAMPLES = 1797
@@ -17,9 +16,7 @@ DEMO_LIMIT_S = 3 * LIMIT_S
 def proved(pool: Pool, trainer: str, epochs: int | None = None) -> int:
     """The journal replays, and each ledger has every sample once per epoch; returns for how many of them."""
     epochs = epochs or pool.trainer(trainer).samples // EPOCH_SAMPLES
-    contents = read(pool.run_dir / "journal.jsonl")
-    assert replay(contents, fresh_core(contents)) == ""
-    ledger = ledgers(contents.decisions)[TrainerId(trainer)]
+    ledger = ledgers(replayed(pool).decisions)[TrainerId(trainer)]
     assert ledger.identity["the length of the dataset"] == str(EPOCH_SAMPLES)
     verdict = proof(ledger, epochs)
     assert verdict.proved, verdict.text

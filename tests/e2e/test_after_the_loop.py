@@ -5,25 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from pilot.core.trainer.actions import DRAIN_LEAST_S
+from tests.e2e.acts import script
 from tests.pools import Pool
 
-SCRIPT = """
-import sys, time
-from pathlib import Path
-import torch
-from torch.utils.data import TensorDataset
-import pilot.train
-
-model = torch.nn.Linear(4, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-session = pilot.train.session(model, optimizer)
-loader = session.loader(TensorDataset(torch.ones(32, 4)), global_batch_size=16)
-for _ in session.epochs(2):
-    for (x,) in loader:
-        optimizer.zero_grad()
-        loss = model(x).square().mean()
-        loss.backward()
-        session.step(loss)
+AFTER = """
 if session.rank == 0:
     folder = Path(sys.argv[1])
     (folder / "after").touch()
@@ -41,10 +26,14 @@ if session.rank == 0:
 """
 
 
-def submit(pool: Pool, *arguments: str, after_loop_s: str = "600") -> str:
-    script = pool.folder / "train.py"
-    script.write_text(SCRIPT)
-    return pool.submit(script, str(pool.folder), *arguments, options=("--after-loop-s", after_loop_s))
+def submit(pool: Pool, *arguments: str, nodes: int = 1, after_loop_s: str = "600") -> str:
+    """A trainer on ``nodes`` nodes of a pool that comes up for it."""
+    pool.up()
+    for _ in range(nodes):
+        pool.agent()
+    pool.until_pilots(nodes)
+    options = ("--after-loop-s", after_loop_s)
+    return pool.submit(script(pool, after=AFTER, epochs=2, samples=32), str(pool.folder), *arguments, options=options)
 
 
 def ended(pool: Pool, name: str) -> str:
@@ -55,11 +44,7 @@ def ended(pool: Pool, name: str) -> str:
 
 
 def test_it_comes_to_its_end_while_other_nodes_are_free(pool: Pool) -> None:
-    pool.up()
-    for _ in range(2):
-        pool.agent()
-    pool.until_pilots(2)
-    name = submit(pool, "no more room")
+    name = submit(pool, "no more room", nodes=2)
     pool.until("one node is free", lambda s: (pool.folder / "after").exists() and len(s.trainer(name).nodes) <= 1)
     assert pool.trainer(name).phase == "closing"
     (pool.folder / "go").touch()
@@ -67,25 +52,19 @@ def test_it_comes_to_its_end_while_other_nodes_are_free(pool: Pool) -> None:
     assert (pool.folder / "saved").exists()
 
 
-def test_its_exit_status_is_told_if_its_last_line_is_no_error(pool: Pool) -> None:
-    pool.up()
-    pool.agent()
+def test_its_exit_status_is_reported_if_its_last_line_is_no_error(pool: Pool) -> None:
     (pool.folder / "go").touch()
     name = submit(pool, "5")
     assert ended(pool, name) == "after step 4; its script failed after the loop: accuracy 0.9 (exit status 5)"
 
 
 def test_where_it_is_cut_the_ending_says_so(pool: Pool, tmp_path: Path) -> None:
-    pool.up()
-    pool.agent()
     name = submit(pool, after_loop_s="1")
     assert "stopped after 1 s (--after-loop-s)" in ended(pool, name)
     assert not (tmp_path / "saved").exists()
 
 
 def test_a_cancel_does_not_wait_for_its_end(pool: Pool, tmp_path: Path) -> None:
-    pool.up()
-    pool.agent()
     name = submit(pool)
     pool.until("its loop is over", lambda _: (tmp_path / "after").exists())
     pool.pilot("cancel", name)
@@ -94,14 +73,12 @@ def test_a_cancel_does_not_wait_for_its_end(pool: Pool, tmp_path: Path) -> None:
     assert not (tmp_path / "saved").exists()
 
 
-def test_a_pool_that_is_shut_down_waits_for_it_for_the_grace_and_tells_so(pool: Pool, tmp_path: Path) -> None:
-    pool.up()
-    pool.agent()
+def test_a_pool_that_is_shut_down_waits_for_it_for_the_grace_and_says_so(pool: Pool, tmp_path: Path) -> None:
     name = submit(pool)
     pool.until("its loop is over", lambda _: (tmp_path / "after").exists())
-    told = pool.pilot("down").stdout
+    output = pool.pilot("down").stdout
     waits = f"waiting for {name} (its script runs on after the loop on "
-    assert f", for up to {DRAIN_LEAST_S:g} s; pilot cancel {name} ends it)" in told.partition(waits)[2]
+    assert f", for up to {DRAIN_LEAST_S:g} s; pilot cancel {name} ends it)" in output.partition(waits)[2]
     trainer = pool.trainer(name)
     assert trainer.phase == "finished"
     cut = f"its code after the training loop was stopped after {DRAIN_LEAST_S:g} s (the pool was shut down)"

@@ -23,7 +23,7 @@ def lan(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lan]:
     made.close()
 
 
-def said(pool: Pool, number: int) -> str:
+def log_of(pool: Pool, number: int) -> str:
     return (pool.folder / f"agent{number}.log").read_text()
 
 
@@ -33,13 +33,13 @@ def test_the_others_go_on_and_the_one_that_is_cut_off_leaves_by_itself(lan: Lan,
     agents = [pool.agent(*lan.port(number)) for number in (1, 2)]
     name = pool.submit_lasting()
     pool.until_step(name, 20, nodes=2)
-    before = said(pool, 1)  # it may have begun alone
+    before = log_of(pool, 1)  # it may have begun alone
     lan.cut(2)
     step = pool.until("it is silent", lambda s: len(s.pool) == 1).trainers[0].step
     pool.until_step(name, step + 20, nodes=1)
     assert agents[1].wait(LIMIT_S) == 0
-    assert "left: no coordinator for" in said(pool, 1)
-    assert "rank 0 of 1" not in said(pool, 1).removeprefix(before), "it never regroups by itself"
+    assert "left: no coordinator for" in log_of(pool, 1)
+    assert "node 0 of 1" not in log_of(pool, 1).removeprefix(before), "it never regroups by itself"
     assert pool.finish(name).lost_steps == 0
     proved(pool, name)
 

@@ -5,13 +5,24 @@ script, and no node is blamed.
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 from pilot.checkpoint import names, store
 from pilot.protocol.pool_status import PoolStatus
+from tests.e2e.acts import script
 from tests.pools import Pool
 
-SCRIPT = Path(__file__).with_name("factor_script.py")
+FACTOR = """
+def one_of_its_own():
+    for number in itertools.count(2):
+        try:
+            Path(f"number-{number}").touch(exist_ok=False)
+        except FileExistsError:
+            continue
+        return number
+
+factor = float(os.environ.get("FACTOR", "1")) or one_of_its_own()
+"""
+"""The variable FACTOR of the script's pilot (1 if there is none); if that is 0, a number of each process's own."""
 JOINS = r"rank \d computes another gradient of \w+ than rank 0 from the same samples, random numbers and parameters"
 RESUMES = (
     r"step \d+ has another gradient of \w+ than before the trainer was resumed, from the same samples and parameters"
@@ -32,7 +43,8 @@ def aside(status: PoolStatus) -> list[str]:
 
 def begins(pool: Pool, *options: str) -> None:
     """Submit it."""
-    pool.submit(SCRIPT, str(pool.folder), options=("--name", "cnn", *pool.gains(), *options))
+    path = script(pool, "time.sleep(0.02)", before=FACTOR, factor="factor", samples=256)
+    pool.submit(path, options=("--name", "cnn", *pool.gains(), *options))
     pool.until_step("cnn", 20, nodes=1)
 
 

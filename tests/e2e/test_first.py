@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from tests.e2e.acts import training
 from tests.e2e.proof import DEMO_LIMIT_S, proved
 from tests.pools import Pool
 
 
 def test_one_of_three_is_killed_and_the_survivors_go_on(pool: Pool) -> None:
-    pool.up()
-    agents = [pool.agent() for _ in range(3)]
-    name = pool.submit_lasting()
-    pool.until_step(name, 20, nodes=3)
-    pool.kill_tree(agents[1])
+    name = training(pool, 3)
+    pool.kill_tree(pool.agents[1])
     pool.until_step(name, 40, nodes=2)
     trainer = pool.finish(name)
     assert (trainer.losses, trainer.lost_steps) == (1, 0)

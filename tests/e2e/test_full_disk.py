@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Iterator
 
 import pytest
 
 from pilot.core.errors import PilotError
-from pilot.rundir.journal import read, replay
-from pilot.service.settings import fresh_core
 from tests.chaos.disk import SmallDisk, unavailable
+from tests.e2e.acts import crash, replayed
 from tests.pools import TRAIN, Pool
 
 
@@ -39,7 +36,7 @@ def test_decisions_wait_trainers_train_on_and_it_goes_on_by_itself(pool: Pool, d
     pool.until_step(name, 20, nodes=1)
     disk.fill()
     pool.agent()
-    pool.until("the trouble is said", lambda status: "No space left on device" in status.trouble)
+    pool.until("the trouble is shown", lambda status: "No space left on device" in status.trouble)
     full = pool.trainer(name)
     pool.until_step(name, full.step + 100, nodes=1)
     refused = pool.pilot("submit", script, check=False)
@@ -50,10 +47,6 @@ def test_decisions_wait_trainers_train_on_and_it_goes_on_by_itself(pool: Pool, d
     pool.until("it goes on", lambda status: not status.trouble)
     later = pool.until_step(name, full.step + 101, nodes=2).trainer(name)
     assert (later.losses, later.lost_steps, later.worker_deaths) == (0, 0, 0)
-    killed = pool.coordinator()
-    assert killed is not None
-    os.kill(killed, signal.SIGKILL)
-    pool.back_from(killed)
+    crash(pool)
     pool.until_step(name, later.step + 20, nodes=2)
-    contents = read(pool.run_dir / "journal.jsonl")
-    assert replay(contents, fresh_core(contents)) == ""
+    replayed(pool)

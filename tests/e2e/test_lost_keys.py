@@ -5,15 +5,14 @@ from __future__ import annotations
 import pytest
 
 from pilot.rundir.rundir import RunDir
+from tests.e2e.acts import training
 from tests.pools import LIMIT_S, Pool
 
 
 @pytest.mark.parametrize("lost", ["connection.json", "server.key"])
 def test_trainers_continue_and_pilots_that_cannot_come_back_save_and_leave(pool: Pool, lost: str) -> None:
-    pool.up()
-    agent = pool.agent()
-    name = pool.submit_lasting()
-    before = pool.until_step(name, 20, nodes=1)
+    name = training(pool, 1)
+    before, agent = pool.status(), pool.agents[0]
     pool.kill_for_good()
     (pool.run_dir / lost).write_bytes(b"")
     if lost == "connection.json":

@@ -10,19 +10,12 @@ import pytest
 from pilot.core.commands import FormGroup, Solve
 from pilot.core.plan.problem import Candidate
 from pilot.protocol.pool_status import PoolStatus
-from pilot.rundir.journal import Contents, read, replay
-from pilot.service.settings import fresh_core
+from pilot.rundir.journal import Contents
+from tests.e2e.acts import replayed
 from tests.pools import TRAIN, Pool
 
 pytestmark = pytest.mark.long
 SIZES = {1, 2, 4}
-
-
-def journal(pool: Pool) -> Contents:
-    """All of the pool's decisions; the journal replays to the same commands."""
-    contents = read(pool.run_dir / "journal.jsonl")
-    assert replay(contents, fresh_core(contents)) == ""
-    return contents
 
 
 def groups(contents: Contents) -> list[int]:
@@ -66,7 +59,7 @@ def test_through_a_preemption_every_size_stays_a_power_of_two(pool: Pool) -> Non
     assert pool.pilot("wait", first).stdout == f"{first} finished\n"
     for name in others:
         pool.pilot("cancel", name)
-    contents = journal(pool)
+    contents = replayed(pool)
     assert set(groups(contents)) <= SIZES and 4 in groups(contents)
     left = [candidate.left_s for candidate in decided(contents) if candidate.left_s is not None]
     assert len(left) > 10 and min(left) < max(left) / 2
@@ -81,4 +74,4 @@ def test_a_flotilla_goes_through_a_loss(pool: Pool) -> None:
     pool.kill_tree(agents[0])
     for name in names:
         assert pool.pilot("wait", name).stdout == f"{name} finished\n"
-    assert sum(groups(journal(pool))) >= 3
+    assert sum(groups(replayed(pool))) >= 3

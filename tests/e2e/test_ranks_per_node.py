@@ -10,8 +10,9 @@ from pathlib import Path
 
 import torch
 
+from tests.e2e.acts import training
 from tests.e2e.proof import proved
-from tests.e2e.test_stuck import MOODS, goes_on
+from tests.e2e.test_stuck import goes_on, moody
 from tests.pools import LIMIT_S, TRAIN, Pool
 
 
@@ -53,10 +54,8 @@ def test_a_killed_process_and_a_killed_pilot_leave_the_parameters_as_one_process
 
 def test_a_single_pilot_that_is_preempted_with_notice_loses_nothing(pool: Pool) -> None:
     pool.ranks = 2
-    pool.up()
-    agent = pool.agent()
-    name = pool.submit_lasting()
-    pool.until_step(name, 20, nodes=1)
+    name = training(pool, 1)
+    (agent,) = pool.agents
     agent.send_signal(signal.SIGTERM)
     assert agent.wait(LIMIT_S) == 0
     pool.until("the pool is empty", lambda s: not s.pool)
@@ -68,11 +67,7 @@ def test_a_single_pilot_that_is_preempted_with_notice_loses_nothing(pool: Pool) 
 
 def test_a_process_that_is_blocked_for_ever_is_found_though_its_neighbour_answers(pool: Pool) -> None:
     pool.ranks = 2
-    pool.up()
-    pool.agent()
-    pool.agent()
-    name = pool.submit(MOODS, str(pool.folder), options=("--patience-s", "4", *pool.gains()))
-    pool.until_step(name, 10, nodes=2)
+    name = moody(pool, 2)
     (pool.folder / "block").touch()
     lost = pool.until("it is lost", lambda s: s.trainers[0].worker_deaths == 1)
     assert "was stuck" in " ".join(lost.trainers[0].remarks)

@@ -26,9 +26,9 @@ def test_a_pool_that_comes_up_again_has_its_trainers_and_its_history(pool: Pool)
     saved = max(int(s) for s in re.findall(r'"CheckpointWritten".*?"step":(\d+)', journal(pool)))
     past = pool.status()
     assert (past.up, past.coordinator, past.trainer("long").step) == (False, before.coordinator, saved)
-    told = pool.pilot("status", "short").stdout
-    assert f"short finished: after step {past.trainer('short').step}" in told
-    assert re.search(rf"{before.pool[0].node} +{job} ", told)
+    history = pool.pilot("status", "short").stdout
+    assert f"short finished: after step {past.trainer('short').step}" in history
+    assert re.search(rf"{before.pool[0].node} +{job} ", history)
     listed = pool.pilot("ls", "--all").stdout.splitlines()
     assert "is down" in listed[0]
     trainers = [line for line in listed[2:] if not line.startswith(" ")]  # indented lines say why a trainer ended
@@ -44,8 +44,7 @@ def test_a_pool_that_comes_up_again_has_its_trainers_and_its_history(pool: Pool)
     long = status.trainer("long")
     assert [t.uid for t in status.trainers] == [t.uid for t in before.trainers]
     assert (long.phase, long.lost_steps, long.redone_steps) == ("finished", 0, 0)
-    history = json.loads(pool.pilot("status", "long", "--json").stdout)
-    first, second = history["held_nodes"]
+    first, second = json.loads(pool.pilot("status", "long", "--json").stdout)["held_nodes"]
     assert (first["job"], first["until_s"] < second["from_s"]) == (job, True)
     held_s = sum(span["until_s"] - span["from_s"] for span in (first, second))
     assert long.node_seconds == pytest.approx(held_s)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import signal
-
 import pytest
 
+from tests.e2e.acts import crash
 from tests.pools import Pool
 
 
@@ -19,10 +17,7 @@ def test_a_pool_is_scaled_down_and_up_and_stays_so_when_its_coordinator_crashes(
     assert (refused.returncode, "pilot scale" in refused.stderr) == (2, True)
     assert pool.pilot("scale", "1").stdout == "keeping 1 pilot; the pool has 2 nodes now\n"
     pool.until_step(name, 20, nodes=1)
-    pid = pool.coordinator()
-    assert pid is not None
-    os.kill(pid, signal.SIGKILL)
-    pool.back_from(pid)
+    crash(pool)
     pool.trains(name, 1)
     assert pool.status().keeper.wanted_nodes == 1
     pool.pilot("scale", "2")

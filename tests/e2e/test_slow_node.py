@@ -1,4 +1,4 @@
-"""A node on which everything takes longer is told."""
+"""A node on which everything takes longer is named."""
 
 from __future__ import annotations
 
@@ -9,27 +9,13 @@ from contextlib import contextmanager
 import psutil
 
 from pilot.protocol.pool_client import PoolClient
+from tests.e2e.acts import script
 from tests.pools import Pool
 
-SCRIPT = """
-import time
-import torch
-from torch.utils.data import TensorDataset
-import pilot.train
-
-model = torch.nn.Linear(4, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-session = pilot.train.session(model, optimizer)
-loader = session.loader(TensorDataset(torch.ones(3200, 4)), global_batch_size=16)
-for _ in session.epochs(100_000):
-    for (x,) in loader:
-        optimizer.zero_grad()
-        loss = model(x).square().mean()
-        loss.backward()
-        until_s = time.process_time() + 0.03
-        while time.process_time() < until_s:
-            pass
-        session.step(loss)
+BUSY = """
+until_s = time.process_time() + 0.03
+while time.process_time() < until_s:
+    pass
 """
 
 
@@ -54,28 +40,26 @@ def throttled(process: psutil.Process) -> Iterator[None]:
         thread.join()
 
 
-def test_a_node_that_is_given_little_time_is_told_and_named(pool: Pool) -> None:
+def test_a_node_that_is_given_little_time_is_named(pool: Pool) -> None:
     pool.orphan_s = 120.0
     site = pool.folder / "e2e.py"
     site.write_text(pool.site().replace("silent_s=4", "silent_s=60"))  # a process that is often stopped is not stuck
     pool.pilot("up", "--site", site, "--pilots", "0")
     for _ in range(2):
         pool.agent()
-    script = pool.folder / "train.py"
-    script.write_text(SCRIPT)
-    name = pool.submit(script, options=pool.gains())
+    name = pool.submit(script(pool, BUSY, samples=3200), options=pool.gains())
     pool.until_step(name, 10, nodes=2)
     agent = pool.agents[1]
     (victim,) = pool.workers(agent)
     with throttled(victim):
-        status = pool.until("a slow node is told", lambda s: any("times as long" in one for one in s.remarks))
-    (told,) = [remark for remark in status.remarks if "times as long" in remark]
+        status = pool.until("a slow node is reported", lambda s: any("times as long" in one for one in s.remarks))
+    (remark,) = [one for one in status.remarks if "times as long" in one]
     (node,) = [
         pilot.node
         for pilot in PoolClient(pool.run_dir / "connection.json", 60.0).pilots().pilots
         if pilot.pid == agent.pid
     ]
-    assert told.startswith(f"{node} takes ")
-    assert told.endswith(f" times as long per sample as the other node of {name}, which waits for it")
+    assert remark.startswith(f"{node} takes ")
+    assert remark.endswith(f" times as long per sample as the other node of {name}, which waits for it")
     assert f"{node} takes " in pool.pilot("nodes").stdout
     pool.pilot("cancel", name)

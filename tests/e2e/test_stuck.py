@@ -6,13 +6,14 @@ import signal
 from pathlib import Path
 
 import psutil
+import pytest
 
 from tests.pools import Pool
 
 MOODS = Path(__file__).with_name("moods.py")
 
 
-def training(pool: Pool, nodes: int, patience_s: float = 4.0) -> str:
+def moody(pool: Pool, nodes: int, patience_s: float = 4.0) -> str:
     """A trainer that trains on ``nodes`` nodes."""
     pool.up()
     for _ in range(nodes):
@@ -31,7 +32,7 @@ def goes_on(pool: Pool, name: str, nodes: int) -> None:
 
 
 def test_a_stopped_process_is_lost_and_a_new_one_takes_its_place(pool: Pool) -> None:
-    name = training(pool, 2)
+    name = moody(pool, 2)
     (victim,) = pool.workers(pool.agents[1])
     victim.send_signal(signal.SIGSTOP)
     pool.until("it is lost", lambda s: s.trainers[0].worker_deaths == 1)
@@ -40,7 +41,7 @@ def test_a_stopped_process_is_lost_and_a_new_one_takes_its_place(pool: Pool) -> 
 
 
 def test_a_process_that_is_blocked_for_ever_is_lost_and_a_new_one_takes_its_place(pool: Pool) -> None:
-    name = training(pool, 3)
+    name = moody(pool, 3)
     (pool.folder / "block").touch()
     lost = pool.until("it is lost", lambda s: s.trainers[0].worker_deaths == 1)
     assert "was stuck" in " ".join(lost.trainers[0].remarks)
@@ -49,7 +50,7 @@ def test_a_process_that_is_blocked_for_ever_is_lost_and_a_new_one_takes_its_plac
 
 def test_a_process_that_waits_for_something_is_left_alone_while_there_is_patience(pool: Pool) -> None:
     """Like a process that reads over a network: no CPU time, no disk; the others wait for it in a step."""
-    name = training(pool, 2, patience_s=300.0)
+    name = moody(pool, 2, patience_s=300.0)
     (pool.folder / "wait").touch()
     pool.until("it is shown", lambda s: "waiting for it (--patience-s)" in " ".join(s.trainers[0].remarks))
     (pool.folder / "go").touch()
@@ -59,7 +60,7 @@ def test_a_process_that_waits_for_something_is_left_alone_while_there_is_patienc
 
 
 def test_a_process_that_computes_on_is_slow_and_is_not_killed(pool: Pool) -> None:
-    name = training(pool, 2)
+    name = moody(pool, 2)
     (pool.folder / "spin").touch()
     slow = pool.until("it is shown", lambda s: any("is slow" in r for r in s.trainers[0].remarks))
     assert "it is computing" in " ".join(slow.trainers[0].remarks)
@@ -67,17 +68,18 @@ def test_a_process_that_computes_on_is_slow_and_is_not_killed(pool: Pool) -> Non
     (pool.folder / "go").touch()
     goes_on(pool, name, 2)
     trainer = pool.trainer(name)
-    assert (trainer.worker_deaths, trainer.losses, trainer.generation) == (
-        0,
-        0,
-        slow.trainers[0].generation,
-    )
+    assert (trainer.worker_deaths, trainer.losses) == (0, 0)
+    assert trainer.generation == slow.trainers[0].generation
 
 
-def test_ranks_of_which_one_gather_was_lost_wait_for_one_another_and_form_anew(pool: Pool) -> None:
-    name = training(pool, 2)
-    before = pool.trainer(name).generation
+@pytest.mark.parametrize("forming", [False, True])
+def test_ranks_of_which_one_gather_was_lost_wait_for_one_another_and_form_anew(pool: Pool, forming: bool) -> None:
+    """In a group that trains, or while one forms with a newcomer."""
+    name = moody(pool, 1 if forming else 2)
+    before = pool.trainer(name).generation + forming
     (pool.folder / "lose").touch()
+    if forming:
+        pool.agent()
     pool.until("the group forms anew", lambda s: s.trainers[0].generation > before)
     assert "its ranks all waited for one another" in (pool.run_dir / "journal.jsonl").read_text()
     goes_on(pool, name, 2)
@@ -86,7 +88,7 @@ def test_ranks_of_which_one_gather_was_lost_wait_for_one_another_and_form_anew(p
 
 def test_a_newcomer_waits_for_the_end_of_a_step_that_takes_longer_than_finding_each_other_may(pool: Pool) -> None:
     pool.form_s = 8.0
-    name = training(pool, 1, patience_s=300.0)
+    name = moody(pool, 1, patience_s=300.0)
     (pool.folder / "wait").touch()
     pool.until("the step lasts", lambda _: (pool.folder / "wait.taken").exists())
     pool.agent()
@@ -99,18 +101,8 @@ def test_a_newcomer_waits_for_the_end_of_a_step_that_takes_longer_than_finding_e
     assert "is slow" not in " ".join(trainer.remarks), "nobody of its group waits for it"
 
 
-def test_members_that_wait_for_one_another_while_they_form_do_so_anew(pool: Pool) -> None:
-    name = training(pool, 1)
-    (pool.folder / "lose").touch()
-    pool.agent()
-    pool.until("it forms anew", lambda s: s.trainers[0].generation == 3)
-    assert "its ranks all waited for one another" in (pool.run_dir / "journal.jsonl").read_text()
-    goes_on(pool, name, 2)
-    assert pool.trainer(name).worker_deaths == 0
-
-
 def test_a_process_that_was_alone_and_is_blocked_for_ever_is_lost_when_a_newcomer_waits_for_it(pool: Pool) -> None:
-    name = training(pool, 1)
+    name = moody(pool, 1)
     (pool.folder / "block").touch()
     pool.until("it is blocked", lambda _: (pool.folder / "block.taken").exists())
     pool.agent()

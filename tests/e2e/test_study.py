@@ -12,16 +12,15 @@ import msgspec
 import pytest
 
 from pilot.protocol.requests import StudyList, StudyStatus, TrialList
-from pilot.rundir.journal import read, replay
-from pilot.service.settings import fresh_core
+from tests.e2e.acts import replayed
 from tests.pools import LIMIT_S, Pool
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def study(pool: Pool) -> StudyStatus:
-    told = pool.pilot("study", "status", "--json").stdout
-    return msgspec.json.decode(told, type=StudyList).studies[0]
+    output = pool.pilot("study", "status", "--json").stdout
+    return msgspec.json.decode(output, type=StudyList).studies[0]
 
 
 def until(pool: Pool, state: str, asked: int = 0) -> StudyStatus:
@@ -50,8 +49,7 @@ def test_a_small_study_and_what_becomes_of_its_best_trial(pool: Pool) -> None:
     assert over.best is not None
     assert over.by_state["complete"] >= 1
     assert len(over.best.values) == 2
-    told = pool.pilot("study", "export", "s", "--csv").stdout
-    rows = list(csv.DictReader(io.StringIO(told)))
+    rows = list(csv.DictReader(io.StringIO(pool.pilot("study", "export", "s", "--csv").stdout)))
     assert [row["trial"] for row in rows] == ["0", "1", "2"]
     pool.pilot("study", "report", "s")
     assert "<svg" in (pool.folder / "s.html").read_text()
@@ -91,5 +89,4 @@ def test_twelve_trials_on_four_pilots_of_which_one_is_killed_and_so_is_the_coord
     assert (over.asked, over.trials) == (12, 12)
     trials = msgspec.json.decode(pool.pilot("study", "trials", "s", "--json").stdout, type=TrialList).trials
     assert all(trial.values and trial.state in ("complete", "shelved") for trial in trials)
-    contents = read(pool.run_dir / "journal.jsonl")
-    assert replay(contents, fresh_core(contents)) == ""
+    replayed(pool)

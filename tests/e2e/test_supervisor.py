@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import psutil
 
+from tests.e2e.acts import crash
 from tests.pools import LIMIT_S, TRAIN, Pool
 
 IN_THE_COORDINATOR = """
@@ -56,9 +57,9 @@ def test_a_killed_coordinator_comes_back_and_its_pilots_stay(pool: Pool) -> None
     assert ended == []
     pool.pilot("cancel", name)
     pool.pilot("down")
-    said = [follower.communicate(timeout=LIMIT_S)[0].decode() for follower in followers]
-    assert [follower.returncode for follower in followers] == [1, 0, 0], said
-    assert (said[0].splitlines()[-1], "cancelled by the user" in said[2]) == (f"{name} cancelled", True)
+    output = [follower.communicate(timeout=LIMIT_S)[0].decode() for follower in followers]
+    assert [follower.returncode for follower in followers] == [1, 0, 0], output
+    assert (output[0].splitlines()[-1], "cancelled by the user" in output[2]) == (f"{name} cancelled", True)
     psutil.wait_procs([supervisor], LIMIT_S)
     assert pool.supervisor() == []
     assert pool.coordinator() is None
@@ -92,10 +93,7 @@ def test_a_coordinator_is_restarted_also_if_pilot_up_was_killed_before_it_answer
         starting.kill()
     go.touch()
     wait_for(lambda: pool.coordinator() is not None and (pool.run_dir / "journal.jsonl").exists())
-    killed = pool.coordinator()
-    assert killed is not None
-    os.kill(killed, signal.SIGKILL)
-    pool.back_from(killed)
+    crash(pool)
 
 
 def test_where_it_cannot_start_nobody_tries_again(pool: Pool) -> None:

@@ -9,26 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.acts import script
 from tests.pools import Pool
-
-SCRIPT = """
-from pathlib import Path
-from torch import nn, optim, zeros
-from torch.utils.data import TensorDataset
-import pilot.train
-
-model = nn.Linear(1, 1)
-optimizer = optim.SGD(model.parameters(), lr=0.1)
-session = pilot.train.session(model, optimizer)
-loader = session.loader(TensorDataset(zeros(8, 1)), global_batch_size=4)
-for _ in session.epochs(2):
-    for (x,) in loader:
-        optimizer.zero_grad()
-        loss = model(x).sum()
-        loss.backward()
-        session.step(loss)
-Path("made.txt").write_text("result")
-"""
 
 
 class Shared(Pool):
@@ -74,13 +56,12 @@ def modes(folder: Path) -> set[int]:
 
 def test_a_script_s_files_are_the_user_s_and_its_checkpoints_go_by_its_name(shared: Shared) -> None:
     pool = shared
-    script = pool.folder / "made.py"
-    script.write_text(SCRIPT)
+    made = script(pool, after='Path("made.txt").write_text("result")', epochs=2)
     pool.up()
     pool.agent()
     before = os.umask(0o027)
     try:
-        pool.pilot("submit", "--name", "mine", script)
+        pool.pilot("submit", "--name", "mine", made)
     finally:
         os.umask(before)
     pool.pilot("wait", "mine")

@@ -1,106 +1,82 @@
-"""Scripts that compute with something that neither the state nor all nodes have."""
+"""Scripts that compute with a value that neither the state nor all nodes have."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
 from torch.nn.functional import l1_loss, mse_loss
 from torch.utils.data import TensorDataset
 
-import pilot.train
+from tests.equivalence.loops import Loop, fresh, mlp, session
 
-SAMPLES = 16
-X = torch.randn(SAMPLES, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+X = torch.randn(16, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 Y = X.sum(1, keepdim=True)
-Session = pilot.train.Session
-Script = Callable[[Any], None]
-Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-
-
-def model() -> nn.Module:
-    torch.manual_seed(5)
-    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)).double()
-
-
-def switches_its_loss(options: Any) -> None:
-    net = model()
-    choose: dict[str, Loss] = {}
-
-    def loss_of(y: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        return choose.get("loss", mse_loss)(y, target)
-
-    def at(epoch: int) -> None:
-        if epoch == 1:
-            choose["loss"] = l1_loss
-
-    train(net, options, at, loss_of)
-
-
-def registers_a_hook(options: Any) -> None:
-    net = model()
-
-    def at(epoch: int) -> None:
-        if epoch == 1:
-            net.get_parameter("0.weight").register_hook(lambda gradient: gradient / 2)
-
-    train(net, options, at)
-
+FIXED, PER_NODE = {"global_batch_size": 4}, {"batch_size": 4}
+SLOWLY = partial(torch.optim.SGD, lr=0.01)
+Options = dict[str, Any]
+Script = Callable[[Options], object]
 
 _FACTORS = itertools.cycle([2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0])
 
 
 def drawn() -> float:
-    """A number without a seed, which is surely another one than the last ones."""
+    """A number without a seed, which surely differs from the last ones."""
     return next(_FACTORS)
 
 
-def draws_a_constant(options: Any) -> None:
+class Hidden(Loop):
+    """Four epochs of a loop with this loss of the output and the target; ``options``: of the loader."""
+
+    def __init__(
+        self, options: Options, loss: Callable[..., torch.Tensor] = mse_loss, model: Any = mlp, **others: Any
+    ) -> None:
+        data = others.pop("data", TensorDataset(X, Y))
+        super().__init__(model=model, optimizer=SLOWLY, data=data, loader=options, lr_rule="linear", **others)
+        self.loss_of = loss
+
+    def loss(self, x: torch.Tensor, y: torch.Tensor | None = None) -> torch.Tensor:
+        return self.loss_of(self.model(x), y)
+
+    def run(self, **hooks: Any) -> Hidden:
+        self.train(4, **hooks)
+        return self
+
+
+def switches_its_loss(options: Options) -> None:
+    loop = Hidden(options)
+    losses = {1: l1_loss}
+    loop.run(first=lambda epoch: setattr(loop, "loss_of", losses.get(epoch, loop.loss_of)))
+
+
+def registers_a_hook(options: Options) -> None:
+    loop = Hidden(options)
+    weight = loop.model.get_parameter("0.weight")
+    loop.run(first=lambda epoch: epoch == 1 and weight.register_hook(lambda gradient: gradient / 2))
+
+
+def draws_a_constant(options: Options) -> None:
     factor = drawn()
-    train(model(), options, loss=lambda y, target: mse_loss(y * factor, target))
+    Hidden(options, lambda y, target: mse_loss(y * factor, target)).run()
 
 
-def train(
-    net: nn.Module,
-    options: dict[str, Any],
-    at: Callable[[int], None] = lambda _: None,
-    loss: Loss = mse_loss,
-) -> Session:
-    """``at`` is called at each epoch's beginning."""
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-    session = pilot.train.session(net, optimizer, seed=1, lr_rule="linear")
-    loader = session.loader(TensorDataset(X, Y), **options)
-    for epoch in session.epochs(4):
-        at(epoch)
-        for x, y in loader:
-            optimizer.zero_grad()
-            error = loss(net(x), y)
-            error.backward()
-            session.step(error)
-    return session
+SCRIPTS: list[Script] = [switches_its_loss, registers_a_hook, draws_a_constant]
 
 
-SCRIPTS = [
-    switches_its_loss,
-    registers_a_hook,
-    draws_a_constant,
-]
-
-
-def steps_two_by_name(options: Any, other: str = "") -> None:
+def steps_two_by_name(options: Options, other: str = "") -> None:
     """Each draws its own numbers; the loss of ``other`` is scaled by one that nobody has seeded."""
-    nets = {"d": model(), "g": model()}
-    optimizers = {name: torch.optim.SGD(net.parameters(), lr=0.01) for name, net in nets.items()}
-    session = pilot.train.session(nets, optimizers, seed=1, lr_rule="linear")
+    models = {name: fresh(mlp) for name in "dg"}
+    optimizers = {name: SLOWLY(model.parameters()) for name, model in models.items()}
+    ours = session(models, optimizers, lr_rule="linear")
     factor = drawn()
-    loader = session.loader(TensorDataset(X, Y), **options)
-    for _ in session.epochs(4):
+    loader = ours.loader(TensorDataset(X, Y), **options)
+    for _ in ours.epochs(4):
         for x, y in loader:
-            for name, net in nets.items():
+            for name, model in models.items():
                 optimizers[name].zero_grad()
-                error = mse_loss(net(x + torch.randn_like(x)) * (factor if name == other else 1.0), y)
+                error = mse_loss(model(x + torch.randn_like(x)) * (factor if name == other else 1.0), y)
                 error.backward()
-                session.step(error, name)
+                ours.step(error, name)

@@ -26,6 +26,8 @@ Optimizers = Callable[[Any], torch.optim.Optimizer]
 Schedulers = Callable[[torch.optim.Optimizer], Any]
 Loss = Callable[[nn.Module, torch.Tensor], torch.Tensor]
 Sums = dict[nn.Parameter, torch.Tensor]
+BY_STEP = ("step", "samples")
+"""Schedules that advance with each step that was applied. (The batches of all rows but those per node are global.)"""
 
 
 def mlp() -> nn.Module:
@@ -57,7 +59,8 @@ class Recipe(Row):
     order : an epoch's samples, by the epoch's number
     dtype : of the model; None: as ``model`` makes it
     scheduler, schedule : of the optimizer; what a plain loop counts by it
-    before_step, plain_before_step : what stands between backward and the step; the first may call ``session.sum``
+    on_sums : what is done to the model and its summed gradients before the step
+    before_step : what else is between backward and the step; ``on_sums`` is then what it does
     after_step : gets whether it was applied
     backward : of the loss
     feed : makes the loader of session and dataset
@@ -81,8 +84,8 @@ class Recipe(Row):
     scheduler: Schedulers | None = None
     schedule: str | None = None
     scaler: Callable[[], torch.amp.GradScaler] | None = None
-    before_step: Callable[[pilot.train.Session, nn.Module], None] = field(default=lambda _session, _model: None)
-    plain_before_step: Callable[[nn.Module], None] = field(default=lambda _model: None)
+    on_sums: Callable[[nn.Module], None] | None = None
+    before_step: Callable[[pilot.train.Session, nn.Module], object] | None = None
     after_step: Callable[[pilot.train.Session, bool], None] = field(default=lambda _session, _stepped: None)
     backward: Callable[[torch.Tensor, nn.Module], None] = field(default=lambda loss, _model: loss.backward())
     feed: Callable[..., Any] = field(default=lambda session, dataset, **options: session.loader(dataset, **options))
@@ -107,11 +110,17 @@ class Recipe(Row):
             for batch in loader:
                 optimizer.zero_grad()
                 self.backward(_scaled(self.loss(model, inputs(batch)), scaler), model)
-                self.before_step(session, model)
+                self._before_step(session, model)
                 self.after_step(session, session.step())
-            if self.schedule not in (None, "step", "epoch"):
+            if self.schedule not in (None, "epoch", *BY_STEP):
                 session.report(**{str(self.schedule): 1.0})
         return Ran(session, tensors_of(model, optimizer, scaler))
+
+    def _before_step(self, session: pilot.train.Session, model: nn.Module) -> None:
+        if self.before_step is not None:
+            self.before_step(session, model)
+        elif self.on_sums is not None and session.sum():
+            self.on_sums(model)
 
     def prepare(self) -> None:
         """See :class:`Row`."""
@@ -130,12 +139,13 @@ class Recipe(Row):
                 if scaler is not None:
                     scaler.unscale_(optimizer)
                 rng.seed_all(mix(SEED, step.number, 0, 1 << 62))  # the same on all ranks
-                self.plain_before_step(model)
+                if self.on_sums is not None:
+                    self.on_sums(model)
                 with rates_times(self.factor(step.divided_by), optimizer):
-                    _plain_step(optimizer, scaler)
-                if scheduler is not None and self.schedule == "step":
+                    stepped = _plain_step(optimizer, scaler)
+                if scheduler is not None and self.schedule in BY_STEP and stepped:
                     scheduler.step()
-            if scheduler is not None and self.schedule != "step":
+            if scheduler is not None and self.schedule not in BY_STEP:
                 scheduler.step(*([] if self.schedule == "epoch" else [1.0]))
         buffers.enter(member)
         return tensors_of(model, optimizer, scaler)
@@ -299,9 +309,12 @@ def _scaled(loss: torch.Tensor, scaler: torch.amp.GradScaler | None) -> torch.Te
     return loss if scaler is None else scaler.scale(loss)
 
 
-def _plain_step(optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None) -> None:
+def _plain_step(optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None) -> bool:
+    """Return whether the step was applied: a loss scaler skips those whose gradients are not finite."""
     if scaler is None:
         optimizer.step()
-    else:
-        scaler.step(optimizer)
-        scaler.update()
+        return True
+    before = scaler.get_scale()
+    scaler.step(optimizer)
+    scaler.update()
+    return bool(scaler.get_scale() >= before)

@@ -99,7 +99,7 @@ class Script(Row):
     reference : its plain loop, see :meth:`Row.plain`
     """
 
-    elastic: Callable[[], Ran | None]
+    elastic: Callable[[], Any]
     reference: Callable[[Sequence[Step], int], Tensors] = field(default=lambda _steps, _member: {})
 
     def script(self) -> Ran | None:
@@ -109,32 +109,6 @@ class Script(Row):
     def plain(self, steps: Sequence[Step], member: int) -> Tensors:
         """See :class:`Row`."""
         return self.reference(steps, member)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Elsewhere(Row):
-    """A row with a test of its own; it only takes its place in the table.
-
-    Parameters
-    ----------
-    test : the module in :mod:`tests.equivalence` and its script, ``test_several:gan``
-    """
-
-    test: str
-
-    @property
-    def kind(self) -> str:
-        """Its class."""
-        return "refused" if self.instead else super().kind
-
-    def script(self) -> Ran | None:
-        """The test runs it."""
-        raise NotImplementedError
-
-    def exists(self) -> bool:
-        """Whether the script exists."""
-        module, _, name = self.test.partition(":")
-        return hasattr(importlib.import_module(f"tests.equivalence.{module}"), name)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +16,17 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import TensorDataset
 
-import pilot.train
 from pilot.checkpoint import checksums, store
 from pilot.core.errors import PilotError
 from pilot.train.steps import alarm
+from tests.equivalence.loops import Loop, fresh, nothing
 from tests.equivalence.rows import on_ranks
 from tests.unit.train.storm import End
 
 CONTAINS_ITSELF: list[Any] = [1]
 CONTAINS_ITSELF.append(CONTAINS_ITSELF)
 Edit = Callable[[nn.Module, torch.optim.Optimizer], None]
-Deed = Callable[[Any, torch.Tensor], None]
+Deed = Callable[[Any, torch.Tensor], object]
 
 
 class Counting(nn.Module):
@@ -52,45 +53,34 @@ class Counting(nn.Module):
 
 
 SAMPLES = TensorDataset(torch.arange(96, dtype=torch.float64).view(48, 2))
+PAIRS = partial(nn.Linear, 2, 1)
 
 
-def train(
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    before_step: Deed = lambda _session, _x: None,
-    after_step: Deed = lambda _session, _x: None,
-    *,
-    epochs: int = 1,
-    track: dict[str, nn.Module] | None = None,
+def observed(
+    before: Deed = nothing, after: Deed = nothing, epochs: int = 1, model: Any = PAIRS, **options: Any
 ) -> None:
-    session = pilot.train.session(model, optimizer)
-    loader = session.loader(SAMPLES, global_batch_size=4)
-    for name, module in (track or {}).items():
-        session.track(name, module)
-    for _ in session.epochs(epochs):
-        for (x,) in loader:
-            before_step(session, x)
-            optimizer.zero_grad()
-            model(x).square().mean().backward()
-            session.step()
-            after_step(session, x)
+    """A script that runs these before and after each step."""
+    loop = Loop(model=model, optimizer=partial(torch.optim.SGD, lr=0.001), data=SAMPLES, **options)
+
+    def body(x: torch.Tensor) -> None:
+        before(loop, x)
+        loop.step(x)
+        after(loop, x)
+
+    loop.train(epochs, body=body)
 
 
-def linear() -> tuple[nn.Linear, torch.optim.Optimizer]:
-    model = nn.Linear(2, 1).double()
-    return model, torch.optim.SGD(model.parameters(), lr=0.001)
-
-
-def script(edit: Edit | None, edited: int = 6) -> list[float]:
-    """Two ranks; on one of them ``edit`` is applied after step ``edited``."""
+def edited(edit: Edit | None, edited_at: int = 6) -> list[float]:
+    """Two ranks; on one of them ``edit`` is applied after step ``edited_at``."""
     model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), Counting(), nn.Linear(2, 1)).double()
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    loop = Loop(model=model, optimizer=partial(torch.optim.Adam, lr=0.1), data=SAMPLES)
 
-    def after_step(session: Any, _x: torch.Tensor) -> None:
-        if edit is not None and session.steps == edited and session.rank == 1:
-            edit(model, optimizer)
+    def body(x: torch.Tensor) -> None:
+        loop.step(x)
+        if edit is not None and loop.session.steps == edited_at and loop.session.rank == 1:
+            edit(model, loop.optimizer)
 
-    train(model, optimizer, after_step=after_step)
+    loop.train(1, body=body)
     return torch.cat([p.detach().flatten() for p in model.parameters() if p.requires_grad]).tolist()
 
 
@@ -125,8 +115,13 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(alarm, "FIRST_STEPS", (1, 3))
 
 
+def assert_differs(script: Callable[[], object], line: str, count: int = 2, ends: Sequence[End] = ()) -> None:
+    with pytest.raises(PilotError, match=line):
+        on_ranks(script, count, list(ends))
+
+
 @pytest.mark.parametrize(
-    ("edit", "name", "edited", "steps"),
+    ("edit", "name", "edited_at", "steps"),
     [
         (set_parameter, r"3\.weight", 1, (0, 1)),
         (set_parameter, r"3\.weight", 6, (4, 8)),
@@ -137,93 +132,87 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
         (set_frozen, r"2\.fixed", 6, (4, 8)),
     ],
 )
-def test_the_first_that_differs_is_named_with_the_steps_between_which_it_happened(
-    edit: Edit, name: str, edited: int, steps: tuple[int, int]
+def test_the_first_difference_is_named_with_the_steps_between_which_it_arose(
+    edit: Edit, name: str, edited_at: int, steps: tuple[int, int]
 ) -> None:
     between = f"between {steps[0]} and {steps[1]}"
-    with pytest.raises(
-        PilotError, match=rf"same state: {name} has differed since a step {between};.*there is no checkpoint"
-    ):
-        on_ranks(lambda: script(edit, edited), 2, [])
+    line = rf"same state: {name} has differed since a step {between};.*there is no checkpoint"
+    assert_differs(lambda: edited(edit, edited_at), line)
 
 
 @pytest.mark.parametrize(
     ("by_iteration", "drop_last", "last"), [(False, False, 11), (False, True, 9), (True, False, 10), (True, True, 14)]
 )
-def test_what_differs_before_the_last_step_is_seen_in_that(by_iteration: bool, drop_last: bool, last: int) -> None:
+def test_a_difference_before_the_last_step_is_found_in_that(by_iteration: bool, drop_last: bool, last: int) -> None:
     def script() -> None:
-        model = nn.Linear(2, 1).double()
-        optimizer = torch.optim.Adam(model.parameters())
-        session = pilot.train.session(model, optimizer)
-        data = TensorDataset(torch.arange(92, dtype=torch.float64).view(46, 2))
-        loader = session.loader(data, global_batch_size=8, drop_last=drop_last)
-        turns = session.iterations(last + 1) if by_iteration else session.epochs(2)
+        data = TensorDataset(SAMPLES.tensors[0][:46])
+        sizes = {"global_batch_size": 8, "drop_last": drop_last}
+        loop = Loop(model=PAIRS, optimizer=torch.optim.Adam, data=data, loader=sizes)
+        turns = loop.session.iterations(last + 1) if by_iteration else loop.session.epochs(2)
         for _ in turns:
-            for (x,) in loader:
-                optimizer.zero_grad()
-                model(x).square().mean().backward()
-                if session.steps == last and session.rank == 1:
-                    model.weight.data += 1e-9
-                session.step()
+            for (x,) in loop.loader:
+                if loop.session.steps == last and loop.session.rank == 1:
+                    loop.model.weight.data += 1e-9
+                loop.step(x)
 
-    since = last // 4 * 4
-    with pytest.raises(PilotError, match=rf"weight has differed since a step between {since} and {last}"):
-        on_ranks(script, 2, [])
+    assert_differs(script, rf"weight has differed since a step between {last // 4 * 4} and {last}")
 
 
 def initialised_by_its_batch() -> None:
     """As an ActNorm is."""
-    model, optimizer = linear()
 
-    def before_step(session: Any, x: torch.Tensor) -> None:
-        if not session.steps:
-            model.weight.data /= x.mean()
+    def before(loop: Any, x: torch.Tensor) -> None:
+        if not loop.session.steps:
+            loop.model.weight.data /= x.mean()
 
-    train(model, optimizer, before_step)
-
-
-def test_what_a_rank_sets_from_its_first_batch_is_told_of_that_step() -> None:
-    with pytest.raises(PilotError, match=r"weight has differed since step 0;.*in the first one: run it through"):
-        on_ranks(initialised_by_its_batch, 2, [])
+    observed(before)
 
 
 def counts_by_itself() -> None:
-    model, optimizer = linear()
     numbers = itertools.count(1)
-
-    def before_step(_session: Any, _x: torch.Tensor) -> None:
-        optimizer.param_groups[0]["lr"] = 0.1 / next(numbers)
-
-    train(model, optimizer, before_step)
-
-
-def test_who_comes_and_sets_another_learning_rate_is_seen_before_the_first_step_with_it() -> None:
-    with pytest.raises(PilotError, match=r"\['lr'\] has differed since step 6;.*use session\.steps"):
-        on_ranks(counts_by_itself, 1, [End(6, (True,), (False,), 1)])
-
-
-def test_equal_ranks_train_to_the_end_whatever_batch_norm_and_buffers_that_forward_changes_hold() -> None:
-    first, second = on_ranks(lambda: script(None), 2, [])
-    assert first == second
+    observed(lambda loop, _: loop.optimizer.param_groups[0].update(lr=0.1 / next(numbers)))
 
 
 def averages_on_one_rank() -> None:
-    model, optimizer = linear()
-    average = AveragedModel(model)
-
-    def before_step(session: Any, _x: torch.Tensor) -> None:
-        if session.rank == 0:
-            average.update_parameters(model)
-
-    train(model, optimizer, before_step, track={"average": average})
+    average = AveragedModel(fresh(PAIRS))
+    observed(
+        lambda loop, _: loop.session.rank == 0 and average.update_parameters(loop.model), tracked={"average": average}
+    )
 
 
-def test_an_average_that_one_rank_only_updates_stops_them() -> None:
-    with pytest.raises(
-        PilotError,
-        match=r"average\.state_dict\(\)\['module\.weight'\] \(and 1 more\) has differed since a step between 0 and",
-    ):
-        on_ranks(averages_on_one_rank, 2, [])
+@pytest.mark.parametrize(
+    ("script", "line", "count", "ends"),
+    [
+        (
+            initialised_by_its_batch,
+            r"weight has differed since step 0;.*in the first one: run it through",
+            2,
+            [],
+        ),
+        # found before the first step with another rate
+        (
+            counts_by_itself,
+            r"\['lr'\] has differed since step 6;.*use session\.steps",
+            1,
+            [End(6, (True,), (False,), 1)],
+        ),
+        (
+            averages_on_one_rank,
+            r"average\.state_dict\(\)\['module\.weight'\] \(and 1 more\) has differed since a step between 0 and",
+            2,
+            [],
+        ),
+    ],
+)
+def test_a_difference_that_a_script_makes_is_found(
+    script: Callable[[], None], line: str, count: int, ends: list[End]
+) -> None:
+    assert_differs(script, line, count, ends)
+
+
+def test_equal_ranks_train_to_the_end_with_any_values_in_batch_norm_and_buffers_that_forward_changes() -> None:
+    first, second = on_ranks(lambda: edited(None), 2, [])
+    assert first == second
 
 
 class Prototypes(nn.Linear):
@@ -248,20 +237,20 @@ def test_buffers_that_a_script_computes_from_its_batch_after_the_step(on_all: bo
     """They are each rank's own if all do so, as if forward did."""
 
     def updates() -> None:
-        model = Prototypes().double()
-
-        def after_step(session: Any, x: torch.Tensor) -> None:
-            if on_all or session.rank == 0:
-                model.update(x)
-
-        train(model, torch.optim.SGD(model.parameters(), lr=0.001), after_step=after_step, epochs=2)
+        observed(
+            after=lambda loop, x: (on_all or loop.session.rank == 0) and loop.model.update(x),
+            epochs=2,
+            model=Prototypes,
+        )
 
     ends = [End(6, (True, True), (False, False), 1)]
-    if not on_all:
-        with pytest.raises(PilotError, match=r"same state: (mean|count) \(and 1 more\) has differed since"):
-            on_ranks(updates, 2, ends)
-        return
-    on_ranks(updates, 2, ends)
+    if on_all:
+        on_ranks(updates, 2, ends)
+    else:
+        assert_differs(updates, r"same state: (mean|count) \(and 1 more\) has differed since", ends=ends)
+
+
+# --- checksums ---
 
 
 @pytest.mark.parametrize("dtype", [torch.complex128, torch.float64, torch.float32, torch.bfloat16, torch.int8])
@@ -308,11 +297,11 @@ def steps_of(directory: Path) -> list[int]:
     return [entry.age.step for entry in store.listing(directory)]
 
 
-def test_the_last_checkpoint_of_equal_ranks_stays_and_what_was_saved_later_is_not_gone_on_from(tmp_path: Path) -> None:
+def test_the_last_checkpoint_of_equal_ranks_stays_and_later_ones_are_not_loaded(tmp_path: Path) -> None:
     for step in (100, 150, 190, 250, 260, 270):
         store.write(tmp_path, 1, step, {"step": step}, kept=2, agreed_step=200)
     assert steps_of(tmp_path) == [270, 260, 190]
-    assert store.set_apart(tmp_path, 200) == store.set_apart(tmp_path, 200) == store.listing(tmp_path)[0].path
+    assert store.set_aside(tmp_path, 200) == store.set_aside(tmp_path, 200) == store.listing(tmp_path)[0].path
     loaded = store.load_newest(tmp_path, granted=1)
     assert loaded is not None
     assert loaded.step == 190

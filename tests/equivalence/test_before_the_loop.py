@@ -1,5 +1,5 @@
-"""A script that asks for its rank before its loop enters its group there, and takes over its state; what it does from
-there to the loop, others have done at the training's beginning.
+"""A script that reads its rank before its loop enters its group there, and takes over its state; the code from there to
+the loop has run on the others at the training's beginning.
 """
 
 from __future__ import annotations
@@ -10,63 +10,56 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.nn.functional import mse_loss
-from torch.utils.data import TensorDataset
 
-import pilot.train
+from tests.equivalence.loops import Loop
 from tests.equivalence.rows import assert_agree, on_ranks, resumed
 from tests.unit.train.storm import End, Keep
 
-DATA = TensorDataset(torch.arange(36.0, dtype=torch.float64).view(12, 3) / 36, torch.ones(12, 1, dtype=torch.float64))
-
-Begin = Callable[[Any, Any, nn.Module], None]
-"""What the script does once it has its rank: with the session, the loader and the model."""
+Begin = Callable[[Loop], object]
+"""The script's code once it has its rank."""
 
 
-def counts_from_nothing(session: Any, _loader: Any, _model: nn.Module) -> None:
-    session.state["decays"] = 0
+def with_factor() -> nn.Module:
+    model = nn.Linear(3, 1)
+    model.register_buffer("factor", torch.ones(()))
+    return model
 
 
-def asks_for_its_batch(session: Any, loader: Any, _model: nn.Module) -> None:
-    session.state["decays"] = 0 * loader.batch_size
+def loads_buffers(loop: Loop) -> None:
+    loop.session.state["decays"] = 0
+    loop.model.load_state_dict({"factor": torch.ones(())}, strict=False)
 
 
-def loads_buffers(session: Any, _loader: Any, model: nn.Module) -> None:
-    session.state["decays"] = 0
-    model.load_state_dict({"factor": torch.ones(())}, strict=False)
+BEGINS: list[Begin] = [
+    lambda loop: loop.session.state.update(decays=0),
+    lambda loop: loop.session.state.update(decays=0 * loop.loader.batch_size),
+    loads_buffers,
+]
 
 
 def script(begin: Begin) -> dict[str, Any]:
-    torch.manual_seed(0)
-    model = nn.Linear(3, 1, dtype=torch.float64)
-    model.register_buffer("factor", torch.ones(()))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    session = pilot.train.session(model, optimizer, seed=1)
-    loader = session.loader(DATA, global_batch_size=4)
+    loop = Loop(model=with_factor, loader={"global_batch_size": 8})
+    session, restored, scale = loop.session, list[int](), [1.0]
     assert session.rank < session.size
-    begin(session, loader, model)
-    seen: list[int] = []
-    session.on_restore(lambda: seen.append(session.steps))
-    for epoch in session.epochs(4):
-        assert seen or epoch == 0
-        scale = 0.5 ** session.state["decays"] * float(model.factor)
-        for x, y in loader:
-            optimizer.zero_grad()
-            loss = mse_loss(model(x), y) * scale
-            loss.backward()
-            session.step(loss)
+    begin(loop)
+    session.on_restore(lambda: restored.append(session.steps))
+
+    def first(epoch: int) -> None:
+        assert restored or epoch == 0
+        scale[0] = 0.5 ** session.state["decays"] * float(loop.model.factor)
+
+    def last(_epoch: int) -> None:
         session.state["decays"] += 1
-        model.factor *= 0.75
-        seen.append(session.steps)
-    return {**model.state_dict(), "decays": torch.tensor(float(session.state["decays"]))}
+        loop.model.factor *= 0.75
+        restored.append(session.steps)
 
-
-BEGINS = [counts_from_nothing, asks_for_its_batch, loads_buffers]
+    loop.train(4, first=first, body=lambda *batch: loop.step(*batch, factor=scale[0]), last=last)
+    return {**loop.model.state_dict(), "decays": torch.tensor(float(session.state["decays"]))}
 
 
 @pytest.mark.parametrize("begin", BEGINS)
 @pytest.mark.parametrize("operation", [2, 5, 7, 9, 12])
-def test_a_node_that_joins_has_at_its_loops_beginning_what_the_others_had(begin: Begin, operation: int) -> None:
+def test_a_node_that_joins_has_the_others_state_at_its_loops_beginning(begin: Begin, operation: int) -> None:
     (expected,) = on_ranks(lambda: script(begin), 1, [])
     assert_agree(on_ranks(lambda: script(begin), 1, [End(operation, (True,), (False,), 1)]), expected)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from tests.equivalence.composed.covering import AXES, covering
 from tests.equivalence.composed.storms import assert_equal, assert_stormy
@@ -12,6 +14,12 @@ from tests.unit.train.storm import End, Keep
 SEED = 1
 COMPOSED = {f"{number}": one for number, one in enumerate(covering(SEED))}
 PLAINEST = {axis: choices[0] for axis, choices in AXES.items()}
+
+flags = st.lists(st.booleans(), min_size=1, max_size=4).map(tuple)
+places = (st.sampled_from(["any", "step", "agreement"]), st.sampled_from(["oldest", "newest"]))
+storms = st.lists(
+    st.builds(End, st.integers(0, 24), flags, flags, st.integers(0, 2), st.booleans(), *places), max_size=6
+)
 
 FOUND: dict[str, tuple[dict[str, str], int, list[End]]] = {
     "one joins that reads a stream again, whose samples draw": (
@@ -68,6 +76,16 @@ FOUND: dict[str, tuple[dict[str, str], int, list[End]]] = {
         1,
         [End(5, (True,), (False,), 1, at="agreement"), End(7, (True,), (False,), 1)],
     ),
+    "the same evaluation after an epoch's last step and at its end, to which others come": (
+        {"data": "stream", "schedule": "plateau", "evaluated": "between steps", "end": "stopped"},
+        3,
+        [
+            End(19, (True, False, False), (False,), 2, True),
+            End(8, (True, True, False), (False, True), 2, True),
+            End(24, (False,), (True, True, False), 2),
+            End(8, (False,), (False,), 1),
+        ],
+    ),
     "gradients zeroed after each session.step, of which only the last of a step's steps": (
         {"batches": "micro 1", "zeroed": "after the step", "optimizer": "list"},
         1,
@@ -89,7 +107,7 @@ RESUMED: dict[str, tuple[dict[str, str], Keep]] = {
         Keep(18, 7),
     ),
 }
-"""States in meetings."""
+"""States made in an evaluation, or at an epoch's end."""
 
 
 @pytest.mark.parametrize("name", one_in(15, [*COMPOSED]))
@@ -97,15 +115,21 @@ def test_trains_as_its_plain_loop(name: str) -> None:
     assert_stormy(COMPOSED[name], SEED * 1000 + int(name))
 
 
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(number=st.integers(0, len(COMPOSED) - 1), count=st.integers(1, 3), ends=storms)
+def test_trains_as_its_plain_loop_in_any_storm(number: int, count: int, ends: list[End]) -> None:
+    assert_equal(COMPOSED[f"{number}"], count, ends)
+
+
 @pytest.mark.parametrize("name", FOUND)
-def test_trains_as_its_plain_loop_where_it_once_did_not(name: str) -> None:
+def test_former_defects(name: str) -> None:
     choices, count, ends = FOUND[name]
     assert_equal(PLAINEST | choices, count, ends)
 
 
 @pytest.mark.parametrize("name", RESUMED)
 @pytest.mark.parametrize("count", [1, 2])
-def test_resumes_where_it_once_did_not(name: str, count: int) -> None:
+def test_former_defects_of_resumed_runs(name: str, count: int) -> None:
     choices, keep = RESUMED[name]
     kept = assert_equal(PLAINEST | choices, 1, [], keep=keep)
     assert kept is not None

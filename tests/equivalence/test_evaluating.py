@@ -1,133 +1,139 @@
-"""What a script does around an evaluation and draws after it, whatever happens meanwhile."""
+"""What a script does around an evaluation and draws after it, while its group changes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from torch.nn.functional import mse_loss
+from torch.utils.data import Subset
 
-from tests.equivalence.loops import (
-    BATCH,
-    DATA,
-    Plain,
-    Result,
-    a_step,
-    an_epoch,
-    assert_equal,
-    batches,
-    fresh,
-    linear,
-    mlp,
-    session,
-    tensors,
-)
-from tests.equivalence.rows import in_world, on_ranks
-from tests.unit.train.storm import End, Keep
+from tests.equivalence.loops import DATA, Loop, Make, Plain, Result, assert_equal, linear, turns
+from tests.equivalence.rows import assert_agree, in_world, on_ranks
+from tests.unit.train.storm import End, Keep, travelled
 
-VALUES = torch.utils.data.Subset(DATA, range(8))
+VALUES = Subset(DATA, range(8))
 
 
-def evaluates_between_steps(made: Callable[..., Any], *, every: int, loop: str = "epochs") -> Result:
-    """Without looking at what the step returned, it changes the rate, a weight and its state after the evaluation."""
-    net = fresh(linear)
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    ours = made({"M": net}, {"M": optimizer})
-    loader = ours.loader(DATA, global_batch_size=BATCH)
-    for x, y in batches(ours, loader, loop):
-        a_step(ours, net, optimizer, x, y)
-        if ours.steps and ours.steps % every == 0:
-            if made is not Plain:
-                ours.evaluate(VALUES, lambda batch: {"loss": mse_loss(net(batch[0]), batch[1])}, batch_size=2)
-            optimizer.param_groups[0]["lr"] *= 0.9
-            ours.state["evaluations"] = ours.state.get("evaluations", 0) + 1
+def evaluates_between_steps(make: Make, *, every: int, kind: str) -> Result:
+    """Without examining the step's result, it changes the rate, a weight and its state after the evaluation."""
+    loop = Loop(make, linear)
+    state = loop.session.state
+    for batch in turns(loop, kind):
+        loop.step(*batch)
+        if loop.session.steps and loop.session.steps % every == 0:
+            if make is not Plain:
+                loop.session.evaluate(VALUES, loop.measure, batch_size=2)
+            loop.optimizer.param_groups[0]["lr"] *= 0.9
+            state["evaluations"] = state.get("evaluations", 0) + 1
             with torch.no_grad():
-                net.weight.mul_(0.9)
-    return tensors(net=net, optimizer=optimizer, state=dict(ours.state))
+                loop.model.weight.mul_(0.9)
+    return loop.tensors(state=state)
 
 
-@pytest.mark.parametrize("loop", ["epochs", "iterations"])
+@pytest.mark.parametrize("kind", ["epochs", "iterations"])
 @pytest.mark.parametrize("every", [1, 3])
-def test_what_follows_an_evaluation_counts_once_if_the_step_before_it_is_void(every: int, loop: str) -> None:
-    script = partial(evaluates_between_steps, every=every, loop=loop)
+def test_changes_after_an_evaluation_count_once_if_the_step_before_it_is_void(every: int, kind: str) -> None:
+    script = partial(evaluates_between_steps, every=every, kind=kind)
     assert_equal(script, operations=range(2, 40, 7), joins=range(3, 40, 9))
 
 
-def draws(made: Callable[..., Any], where: str, after: bool) -> Result:
-    """What it draws at an epoch's beginning or end scales the losses of the next steps; a measure draws, too."""
-    net = fresh(linear)
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    ours = made({"M": net}, {"M": optimizer})
-    loader = ours.loader(DATA, global_batch_size=BATCH)
-    ours.state["factor"] = 1.0
+def draws(where: str, after: bool) -> Result:
+    """The number drawn at an epoch's beginning or end scales the losses of the next steps; a measure draws, too."""
+    loop = Loop(model=linear)
+    state = loop.session.state
+    state["factor"] = 1.0
 
-    def drawn() -> None:
+    def draw(_epoch: int) -> None:
         if after:
-            ours.evaluate(VALUES, lambda batch: {"loss": mse_loss(net(batch[0]), batch[1]) * torch.rand(())})
-        ours.state["factor"] = float(torch.rand(()))
+            loop.session.evaluate(VALUES, lambda batch: {"loss": loop.loss(*batch) * torch.rand(())})
+        state["factor"] = float(torch.rand(()))
 
-    for _ in ours.epochs(3):
-        if where == "beginning":
-            drawn()
-        for x, y in loader:
-            optimizer.zero_grad()
-            loss = mse_loss(net(x), y) * ours.state["factor"]
-            loss.backward()
-            ours.step(loss)
-        if where == "end":
-            drawn()
-    return tensors(net=net, state=dict(ours.state))
+    loop.train(3, **{where: draw}, body=lambda *batch: loop.step(*batch, factor=state["factor"]))
+    return loop.tensors(state=state)
 
 
 @pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize("where", ["beginning", "end"])
+@pytest.mark.parametrize("where", ["first", "last"])
 @pytest.mark.parametrize(("step", "point"), [(4, 0), (6, 0), (6, 1), (6, 2), (6, 3), (8, 1)])
 def test_a_run_that_resumes_draws_the_same(where: str, after: bool, step: int, point: int) -> None:
     """Whatever its process has drawn before."""
-    script = partial(draws, session, where, after)
     torch.manual_seed(3)
-    world, (expected,) = in_world(script, 1, [], keep=Keep(step, point))
+    world, (expected,) = in_world(partial(draws, where, after), 1, [], keep=Keep(step, point))
     if world.kept_state is None:
         pytest.skip("the run has fewer points there")
     torch.manual_seed(4)
-    _, (resumed,) = in_world(script, 1, [], begin=world.kept_state)
-    for name, value in expected.items():
-        assert bool(torch.as_tensor(resumed[name] == value).all()), name
+    _, ranks = in_world(partial(draws, where, after), 1, [], begin=world.kept_state)
+    assert_agree(ranks, expected, 0.0)
 
 
 def test_a_measure_that_draws_leaves_the_generators_as_they_were() -> None:
     """Ranks measure different samples, or none, and draw the same afterwards."""
-    net = fresh(linear)
-    ours = session(net, torch.optim.SGD(net.parameters(), lr=0.1))
-    ours.loader(DATA, global_batch_size=BATCH)
-    for _ in ours.epochs(1):
+    loop = Loop(model=linear)
+    for _ in loop.session.epochs(1):
         before = torch.get_rng_state()
-        ours.evaluate(VALUES, lambda batch: {"noise": torch.rand(()) + 0 * mse_loss(net(batch[0]), batch[1])})
+        loop.session.evaluate(VALUES, lambda batch: {"noise": torch.rand(()) + 0 * loop.loss(*batch)})
         assert torch.equal(torch.get_rng_state(), before)
-        ours.stop()
+        loop.session.stop()
         break
 
 
 @pytest.mark.parametrize("by_name", [False, True])
 def test_a_list_of_the_state_stays_the_same(by_name: bool) -> None:
-    """Also where a node joins in the midst of an evaluation whose result is added to it."""
+    """Also where a node joins during an evaluation of which the result is added to it."""
 
     def script() -> Any:
-        model = fresh(mlp)
-        ours = session(model, torch.optim.SGD(model.parameters(), lr=0.05))
-        loader = ours.loader(DATA, global_batch_size=BATCH)
-        kept = ours.state.setdefault("its", [])
-        for _ in ours.epochs(3):
-            an_epoch(ours, loader, model, model)
-            its = kept if by_name else ours.state["its"]
-            its.append(ours.evaluate(DATA, lambda batch: {"loss": mse_loss(model(batch[0]), batch[1])})["loss"])
-        return ours.state["its"]
+        loop = Loop()
+        losses = loop.session.state.setdefault("losses", [])
+        for _ in loop.session.epochs(3):
+            loop.epoch()
+            its = losses if by_name else loop.session.state["losses"]
+            its.append(loop.session.evaluate(DATA, loop.measure)["loss"])
+        return loop.session.state["losses"]
 
     expected = script()
     assert len(expected) == 3
     for operation in range(4, 14):
-        for its in on_ranks(script, 1, [End(operation, (True,), (False,), 1)]):
-            assert its == pytest.approx(expected, rel=1e-12), operation
+        for losses in on_ranks(script, 1, [End(operation, (True,), (False,), 1)]):
+            assert losses == pytest.approx(expected, rel=1e-12), operation
+
+
+def test_a_list_under_two_names_becomes_two_where_a_state_is_received() -> None:
+    def script() -> dict[str, Any]:
+        loop = Loop()
+        state = loop.session.state
+        state["best"] = state["now"] = []
+        loop.train(body=lambda *batch: loop.step(*batch) and state.update(now=[loop.session.steps]))
+        return dict(state)
+
+    assert on_ranks(script, 1, [End(4, (True,), (False,), 1)]) == [script()] * 2
+
+
+@pytest.mark.parametrize("after_a_step", [True, False])
+def test_code_that_is_not_run_after_an_evaluation_is_warned_of(
+    after_a_step: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The state is saved in an evaluation. (A run that resumes comes to one at an epoch's beginning.)"""
+    saved: list[dict[str, Any]] = []
+
+    def script() -> None:
+        loop = Loop(model=linear)
+
+        def evaluate(when: bool) -> None:
+            if when:
+                loop.session.evaluate(DATA, measure)
+
+        def measure(batch: Any) -> dict[str, torch.Tensor]:
+            saved.append(travelled(loop.session._training))
+            return loop.measure(batch)
+
+        loop.train(
+            first=lambda _: evaluate(not after_a_step),
+            body=lambda *batch: (loop.step(*batch), evaluate(after_a_step and loop.session.steps == 8)),
+        )
+
+    in_world(script, 1, [])
+    capsys.readouterr()
+    in_world(script, 1, [], begin=saved[-1])
+    assert ("is skipped; move" in capsys.readouterr().err) is after_a_step

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset, Subset, TensorDataset
 
-import pilot.train
 from pilot.core.errors import UserError
 from pilot.protocol import wire
 from pilot.train.alike import sample_numbers
@@ -22,21 +22,24 @@ from pilot.train.state.block import LONGEST_ROW, gather_values
 from pilot.train.state.identity import fingerprint, for_another, in_short
 from pilot.train.state.stepper import LearningRate
 from pilot.train.state.training import Training
+from tests.equivalence.loops import Loop
 from tests.equivalence.rows import in_world, on_ranks
 from tests.unit.train.storm import End, Keep
 
+PAIRS = partial(nn.Linear, 2, 1)
+SGD = partial(torch.optim.SGD, lr=0.1)
 Change = dict[str, Any]
 ROWS: list[tuple[Change, str]] = [
     ({"seed": 2}, "the seed is (1|2) on rank 0 and (1|2) on rank 1"),
     ({"samples": 9}, "the length of the dataset is (8|9) on rank 0 and (8|9) on rank 1"),
-    ({"batch": 2}, "global_batch_size is (2|4) on rank 0 and (2|4) on rank 1"),
-    ({"shuffle": False}, "shuffle=(True|False), replacement=False on rank 0"),
+    ({"loader": {"global_batch_size": 2}}, "global_batch_size is (2|4) on rank 0 and (2|4) on rank 1"),
+    ({"loader": {"shuffle": False}}, "shuffle=(True|False), replacement=False on rank 0"),
     ({"lr_rule": "sqrt"}, "lr_rule=(linear|sqrt)"),
     ({"width": 3}, r"the parameter 0.weight is float32 \[(2|3), 2\]"),
     ({"dtype": torch.float64}, "the parameter 0.weight is float(32|64)"),
     ({"transposed": True}, r"strides \[(1|2), (1|2)\]"),
     ({"frozen": True}, "(trained|frozen) on rank 0"),
-    ({"rate": 0.2}, r"the options of the optimizer is lr=0\.(1|2), momentum=0"),
+    ({"optimizer": partial(torch.optim.SGD, lr=0.2)}, r"the options of the optimizer is lr=0\.(1|2), momentum=0"),
     ({"optimizer": torch.optim.Adam}, "the optimizer is (SGD|Adam) of"),
     ({"epochs": 2}, "the number of epochs, done ones included, is (1|2) on rank 0 and (1|2) on rank 1"),
 ]
@@ -45,29 +48,21 @@ ROWS: list[tuple[Change, str]] = [
 def script(
     seed: int = 1,
     samples: int = 8,
-    batch: int = 4,
-    shuffle: bool = True,
+    loader: dict[str, Any] | None = None,
     lr_rule: str = "linear",
     width: int = 2,
     dtype: torch.dtype = torch.float32,
     transposed: bool = False,
     frozen: bool = False,
-    rate: float = 0.1,
-    optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.SGD,
+    optimizer: Callable[..., torch.optim.Optimizer] = SGD,
     epochs: int = 1,
 ) -> None:
     model = nn.Sequential(nn.Linear(2, width, dtype=dtype), nn.Linear(width, 1, dtype=dtype))
     if transposed:
         model[0].weight = nn.Parameter(model[0].weight.detach().t().contiguous().t())
     model[0].requires_grad_(not frozen)
-    steps = optimizer(model.parameters(), lr=rate)
-    session = pilot.train.session(model, steps, seed=seed, lr_rule=lr_rule)
-    loader = session.loader(TensorDataset(torch.ones(samples, 2)), global_batch_size=batch, shuffle=shuffle)
-    for _ in session.epochs(epochs):
-        for (x,) in loader:
-            steps.zero_grad()
-            model(x.to(dtype)).sum().backward()
-            session.step()
+    data = TensorDataset(torch.ones(samples, 2, dtype=dtype))
+    Loop(model=model, optimizer=optimizer, data=data, loader=loader, seed=seed, lr_rule=lr_rule).train(epochs)
 
 
 @pytest.mark.parametrize(("change", "line"), ROWS, ids=[next(iter(change)) for change, _ in ROWS])
@@ -102,14 +97,8 @@ class Labelled(Dataset[Any]):
 )
 def test_ranks_with_other_splits_or_labels_are_refused(split: Callable[[np.random.Generator], Dataset[Any]]) -> None:
     def script(seed: int) -> None:
-        model = nn.Linear(2, 1)
-        session = pilot.train.session(model, torch.optim.SGD(model.parameters(), lr=0.1), seed=1)
-        loader = session.loader(split(np.random.default_rng(seed)), global_batch_size=4)
-        for _ in session.epochs(1):
-            for x, *_ in loader:
-                model.zero_grad()
-                model(x).sum().backward()
-                session.step()
+        loop = Loop(model=PAIRS, data=split(np.random.default_rng(seed)))
+        loop.train(1, body=lambda x, *_: loop.step(x.double()))
 
     on_ranks(lambda: script(0), 2, [])
     seeds = itertools.count()
@@ -142,7 +131,7 @@ def test_a_checkpoint_of_another_run_is_refused() -> None:
         made(width=3).restore(saved)
 
 
-def test_what_the_user_accepts_is_another_one_from_there_on_and_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changes_that_the_user_accepts_count_from_there_on_and_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     before = made()
     before.position.step = 7
     saved = before.capture()
@@ -171,16 +160,9 @@ def ending_at(begin: dict[str, Any] | None, *counts: int, early: bool = False) -
     left = iter(counts)
 
     def script() -> int:
-        model, count = nn.Linear(2, 1), next(left)
-        session = pilot.train.session(model, torch.optim.SGD(model.parameters(), lr=0.1), seed=1)
-        loader = session.loader(TensorDataset(torch.ones(8, 2)), global_batch_size=4)
-        assert not early or session.rank >= 0
-        for _ in session.epochs(count):
-            for (x,) in loader:
-                model.zero_grad()
-                model(x).sum().backward()
-                session.step()
-        return session.steps
+        loop = Loop(model=PAIRS, data=TensorDataset(torch.ones(8, 2, dtype=torch.float64)))
+        assert not early or loop.session.rank >= 0
+        return loop.train(next(left)).session.steps
 
     ends = [End(1, (True,), (False,), len(counts) - 1, at="step")] if len(counts) > 1 else []
     world, results = in_world(script, 1, ends, begin=begin, keep=Keep(3, 0))
@@ -188,9 +170,8 @@ def ending_at(begin: dict[str, Any] | None, *counts: int, early: bool = False) -
 
 
 @pytest.mark.parametrize("early", [False, True])
-def test_fewer_epochs_than_before_as_of_a_script_that_subtracts_those_in_its_own_checkpoint_are_refused(
-    early: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fewer_epochs_than_before_are_refused(early: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a script that subtracts those in its own checkpoint."""
     kept, *_ = ending_at(None, 3, early=early)
     with pytest.raises(UserError, match=r"epochs, done ones included, was 3 and is 2; .* --accept-changes fewer$"):
         ending_at(kept, 2, early=early)
@@ -201,13 +182,13 @@ def test_fewer_epochs_than_before_as_of_a_script_that_subtracts_those_in_its_own
     assert ending_at(kept, 2, early=early)[1:] == [4]
 
 
-def test_a_start_from_another_trainer_with_nothing_left_to_train_is_told_of(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_start_from_another_trainer_warns_if_nothing_is_left_to_train(capsys: pytest.CaptureFixture[str]) -> None:
     kept, *_ = ending_at(None, 3)
     assert ending_at(for_another(kept), 2)[1:] == [4]
     assert "nothing to train" not in capsys.readouterr().err
     assert ending_at(for_another(kept), 1)[1:] == [3]
-    told = capsys.readouterr().err
-    assert "nothing to train: the checkpoint that the script starts from has 1 of the 1 epochs already" in told
+    line = "nothing to train: the checkpoint that the script starts from has 1 of the 1 epochs already"
+    assert line in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("names", [[f"layer {number}" for number in range(300)], ["a name " * 100, "b"]])
@@ -227,31 +208,21 @@ def test_a_fingerprint_is_of_all_that_is_described_and_fits_into_a_row() -> None
     assert all(0 <= number < 2**63 for number in prints)
 
 
-def test_blocks_of_several_sizes_come_as_they_were() -> None:
-    values = [b"", b"a", b"12345678", b"123456789"]
-    blocks = [msgspec.msgpack.encode(one) for one in values]
-    sizes = [[len(block)] for block in blocks]
-    rows: list[list[int]] = []
-
-    def gather(row: list[int]) -> list[list[int]]:
-        if len(row) == 1 and not rows:
-            rows.append(row)
-            return sizes
-        rows.append(row)
-        return [list(memoryview(block.ljust(16, b"\0")).cast("q")) for block in blocks]
-
-    assert gather_values(values[1], bytes, gather) == values
-    assert len(rows[1]) == 2
-
-
-def test_a_block_that_does_not_fit_into_a_row_comes_in_several() -> None:
-    value = bytes(range(256)) * 300
-    lengths: list[int] = []
+@pytest.mark.parametrize("value", [b"", b"a", b"12345678", b"123456789", bytes(range(256)) * 300])
+def test_values_of_any_size_are_gathered_in_rows_of_limited_length(value: bytes) -> None:
+    """Each rank's may have another size; a large one comes in several rows."""
+    other, lengths, gathered = b"of another rank", list[int](), [list[int](), list[int]()]
 
     def gather(row: list[int]) -> list[list[int]]:
         lengths.append(len(row))
-        return [row, row]
+        if len(lengths) == 1:
+            blocks = [msgspec.msgpack.encode(one) for one in (value, other)]
+            longest = -(-max(map(len, blocks)) // 8) * 8
+            gathered[:] = [list(memoryview(block.ljust(longest, b"\0")).cast("q")) for block in blocks]
+            return [[len(block)] for block in blocks]
+        begin = sum(lengths[1:-1])
+        return [one[begin : begin + len(row)] for one in gathered]
 
-    assert gather_values(value, bytes, gather) == [value] * 2
+    assert gather_values(value, bytes, gather) == [value, other]
     assert max(lengths) <= LONGEST_ROW
-    assert sum(lengths) == 1 + -(-len(msgspec.msgpack.encode(value)) // 8)
+    assert sum(lengths) == 1 + len(gathered[0])

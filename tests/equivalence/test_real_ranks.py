@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.equivalence.loops import SessionScript
 from tests.equivalence.real import on_processes
-from tests.equivalence.rows import Elsewhere
 from tests.equivalence.table import ROWS
 from tests.equivalence.ways import WAYS, assert_as_plain, assert_as_undisturbed
 from tests.everyday import one_in
 
-NAMES = [name for name, row in ROWS.items() if row.kind != "refused" and not isinstance(row, Elsewhere)]
+NAMES = [name for name, row in ROWS.items() if row.kind != "refused" and not isinstance(row, SessionScript)]
 CORE = [name for name in NAMES if ROWS[name].core]
 
 

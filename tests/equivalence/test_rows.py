@@ -1,4 +1,4 @@
-"""Every row, every way; every day the core rows, the refused ones, and a part of the others."""
+"""Every row, every way; every day the core rows, the refused ones, session scripts, and a part of the others."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from typing import Any
 
 import pytest
 
-from tests.equivalence.rows import Elsewhere, assert_refused
+from tests.equivalence.loops import SessionScript
+from tests.equivalence.rows import assert_refused
 from tests.equivalence.table import ROWS
 from tests.equivalence.ways import WAYS, alone, assert_as_plain, assert_as_undisturbed, on_threads
-from tests.everyday import one_in
+from tests.everyday import one_in, parts
 
 
 def named(*kinds: str) -> list[str]:
-    return [n for n, row in ROWS.items() if row.kind in kinds and not row.real and not isinstance(row, Elsewhere)]
+    return [n for n, row in ROWS.items() if row.kind in kinds and not row.real and not isinstance(row, SessionScript)]
 
 
 def trained() -> list[Any]:
@@ -25,8 +26,7 @@ def trained() -> list[Any]:
 def test_trains_as_its_plain_loop(name: str) -> None:
     """No rehearsal finds a difference, or a rank would end."""
     row = ROWS[name]
-    by_itself = alone(row)
-    assert_as_plain(row, by_itself)
+    assert_as_plain(row, alone(row))
     for way in WAYS:
         run = on_threads(row, way)
         assert_as_plain(row, run)
@@ -34,11 +34,20 @@ def test_trains_as_its_plain_loop(name: str) -> None:
             assert_as_undisturbed(row, run)
 
 
+@pytest.mark.parametrize(
+    ("row", "part"),
+    [
+        pytest.param(row, *part.values, marks=part.marks, id=f"{row.name}-{part.values[0]}")
+        for row in ROWS.values()
+        if isinstance(row, SessionScript)
+        for part in parts(row.parts)
+    ],
+)
+def test_trains_as_with_a_plain_session(row: SessionScript, part: int) -> None:
+    row.assert_equal(part)
+
+
 @pytest.mark.parametrize("name", named("refused"))
 def test_is_refused_alone_as_on_many(name: str) -> None:
     ROWS[name].prepare()
     assert_refused(ROWS[name].script, ROWS[name].refused)
-
-
-def test_what_is_tested_elsewhere_is_there() -> None:
-    assert [row.name for row in ROWS.values() if isinstance(row, Elsewhere) and not row.exists()] == []

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import psutil
@@ -205,9 +205,37 @@ def launched_with(order: wire.StartWorker, **changes: Any) -> wire.StartWorker:
     return msgspec.structs.replace(order, launch=msgspec.structs.replace(order.launch, **changes))
 
 
-def lab(tmp_path: Path) -> Iterator[tuple[Coordinator, Agents]]:
+class Lab(NamedTuple):
+    """A coordinator, and the agents that connect to it."""
+
+    coordinator: Coordinator
+    agents: Agents
+
+    def start(self, *arguments: str, **how: Any) -> tuple[subprocess.Popen[bytes], Peer]:
+        """Start an agent, see :meth:`Agents.start`, and wait until it has registered."""
+        agent = self.agents.start(self.coordinator.file, *arguments, **how)
+        return agent, self.coordinator.peer(agent)
+
+    def run(self, order: wire.StartWorker, *arguments: str) -> tuple[subprocess.Popen[bytes], Peer]:
+        """Start an agent and give it ``order``."""
+        agent, peer = self.start(*arguments)
+        self.send(peer, order)
+        return agent, peer
+
+    def send(self, peer: Peer, message: wire.Message) -> None:
+        self.coordinator.send(peer, message)
+
+    def expect(self, peer: Peer, kind: type[M]) -> M:
+        return self.coordinator.expect(peer, kind)
+
+    def ended(self, order: wire.StartWorker) -> wire.WorkerExited:
+        """How the worker of ``order`` ended on a new agent."""
+        return self.expect(self.run(order)[1], wire.WorkerExited)
+
+
+def lab(folder: Path) -> Iterator[Lab]:
     """Body of the fixture."""
-    coordinator, agents = Coordinator(tmp_path), Agents(tmp_path)
-    yield coordinator, agents
-    agents.close()
-    coordinator.close()
+    made = Lab(Coordinator(folder), Agents(folder))
+    yield made
+    made.agents.close()
+    made.coordinator.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -18,6 +19,8 @@ from pilot.protocol import connection, wire
 from pilot.protocol.connection import life_name
 from pilot.protocol.pool_client import PoolClient
 from pilot.protocol.pool_status import TrainerStatus
+from pilot.rundir.journal import read, replay
+from pilot.service.settings import fresh_core
 from pilot.submission.submission import LaunchSpec, Submission
 from tests.streams import Stream
 
@@ -41,6 +44,11 @@ def until(what: Callable[[], Any], deadline_s: float = DEADLINE_S) -> Any:
         assert time.monotonic() < end_s, f"still not so after {deadline_s} s"
         time.sleep(0.01)
     return value
+
+
+def settings(**changed: Any) -> tuple[str, str]:
+    """The coordinator's options for these settings; unless ``changed``, its planner is dp."""
+    return "--settings", json.dumps({"planner": "dp"} | changed)
 
 
 class Pool:
@@ -67,7 +75,7 @@ class Pool:
     def up(self, *options: str) -> None:
         """Start it and wait until it answers."""
         self.process = subprocess.Popen(
-            [*self.command, "--planner", "dp", *(options or self.options)], stderr=subprocess.PIPE, text=True
+            [*self.command, *settings(), *(options or self.options)], stderr=subprocess.PIPE, text=True
         )
         until(lambda: self._answers())
 
@@ -112,6 +120,31 @@ class Pool:
         """Wait for the process to end; returns its exit status."""
         assert self.process is not None
         return self.process.wait(DEADLINE_S)
+
+    def joined(self, count: int) -> list[Peer]:
+        """Pilots that have joined, one on each of so many hosts."""
+        peers = [Peer(self.file, f"p{n}", f"n{n}").welcomed() for n in range(count)]
+        until(lambda: len(self.nodes()) == count)
+        return peers
+
+    def running(self, count: int, **arguments: Any) -> tuple[str, list[Peer]]:
+        """A trainer that trains on so many new nodes, and their pilots."""
+        peers = self.joined(count)
+        trainer = self.submit(name="a", max_nodes=count, **arguments)
+        warm_all(peers, trainer)
+        assert form(peers, trainer, resumed=0) == 1
+        until(lambda: self.trainer(trainer).phase == "running")
+        return trainer, peers
+
+    def replays(self) -> None:
+        """Check that its journal gives the same commands again."""
+        contents = read(self.run_dir / "journal.jsonl")
+        assert replay(contents, fresh_core(contents)) == ""
+
+    def restart(self) -> None:
+        """Kill it and start it again."""
+        self.kill()
+        self.up()
 
     def kill(self, number: int = signal.SIGKILL) -> None:
         """Kill it without warning."""
@@ -186,6 +219,13 @@ class Peer:
         self.socket.close()
 
 
+def back(live: Pool, peer: Peer, trainer: str, generation: int, step: int, ready: bool = True) -> Peer:
+    """The same pilot on a new connection, with a worker."""
+    peer.die()
+    worker = (trainer, live.trainer(trainer).uid, generation, step, ready)
+    return Peer(live.file, peer.secret, peer.host, workers=[worker]).welcomed()
+
+
 def warm(peer: Peer, trainer: str) -> None:
     """Answer the order to start a worker."""
     assert peer.hears(wire.StartWorker).trainer == trainer
@@ -206,7 +246,7 @@ def form(members: list[Peer], trainer: str, step: int = 0, resumed: int | None =
     """Play the forming of a group in which nobody has trained yet; returns its generation."""
     for rank, member in enumerate(members):
         join = member.hears(wire.JoinGroup)
-        assert (join.trainer, join.rank, join.size) == (trainer, rank, len(members))
+        assert (join.trainer, join.node, join.nodes) == (trainer, rank, len(members))
         member.say(wire.RankAddress(trainer, join.generation, {f"rank-{rank}": "address"}, "127.0.0.1:1"))
     for member in members:
         assert member.hears(wire.GroupAddresses).puts == {f"rank-{rank}": "address" for rank in range(len(members))}

@@ -214,6 +214,11 @@ class Plane:
             _kill_tree(rank)
         node.control.close()
 
+    def lose(self, node: Node) -> None:
+        """SIGKILL everything on a node, and dissolve its group."""
+        self.kill(node)
+        self.dissolve()
+
     def pause(self) -> int:
         """Pause the group; returns the step after which all ranks stopped."""
         for node in self.training:

@@ -27,7 +27,7 @@ def main() -> None:
     parser.add_argument("--dtype", default="float64")
     parser.add_argument("--wire-dtype")
     parser.add_argument("--gate", type=Path, default=Path("/"))
-    parser.add_argument("--save", type=Path, required=True)
+    parser.add_argument("--save", type=Path, required=True, help="each rank adds its number")
     parser.add_argument("--log-to")
     arguments = parser.parse_args()
 
@@ -68,8 +68,7 @@ def main() -> None:
             session.step(loss)
         session.state["passes"] = session.state.get("passes", 0) + 1
         session.report(passes=session.state["passes"])
-    if session.rank == 0:
-        torch.save({"model": model.state_dict(), "state": session.state, "rank_of": session.size}, arguments.save)
+    torch.save({"model": model.state_dict(), "state": session.state}, arguments.save.with_suffix(f".{session.rank}"))
 
 
 if __name__ == "__main__":

@@ -13,12 +13,15 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from pilot.agent import fork_server
 from pilot.agent import workdir as workdirs
 from pilot.agent.fork_client import ForkClient
 from pilot.submission.submission import ForkJob, LaunchSpec
 
 LIMIT_S = 60.0
+JOB = ForkJob(1, 1, LaunchSpec("none.py", "", [], "/", sys.executable, {"PILOT_TRAINER": "t"}))
 
 
 def test_its_last_words_are_heard_though_it_never_read_a_job(tmp_path: Path) -> None:
@@ -34,7 +37,7 @@ def test_its_last_words_are_heard_though_it_never_read_a_job(tmp_path: Path) -> 
                 over.set()
 
         server = ForkClient(home, str(tmp_path / "bare/bin/python"), report)
-        server.launch(b"[]", [])
+        server.launch(JOB, [])
         os.waitid(os.P_PID, server.pid, os.WEXITED | os.WNOWAIT)  # nothing is read before it has ended
         await asyncio.wait_for(over.wait(), LIMIT_S)
 
@@ -51,7 +54,7 @@ def test_a_job_is_ordered_after_it_ended_with_modules_to_preload_unread(tmp_path
         server = ForkClient(home, "/bin/false", lambda kind, fields: (heard.append((kind, fields)), over.set()))
         server.preload(tmp_path / "imports", [])
         os.waitid(os.P_PID, server.pid, os.WEXITED | os.WNOWAIT)
-        server.launch(b"[]", [])
+        server.launch(JOB, [])
         server.preload(tmp_path / "imports", [])
         await asyncio.wait_for(over.wait(), LIMIT_S)
 
@@ -95,8 +98,8 @@ def test_a_fork_that_is_refused_ends_no_fork_server() -> None:
         heard = [json.loads(ours.recv(fork_server.MAX_PACKET_BYTES))[0]]
         with Path(os.devnull).open("rb+") as nothing:
             for life in (1, 2):
-                job = ForkJob(life, 1, LaunchSpec("none.py", "", [], "/", sys.executable, {"PILOT_TRAINER": "t"}))
-                socket.send_fds(ours, [fork_server.encode(job)], [nothing.fileno()] * 3)
+                job = msgspec.structs.replace(JOB, life=life)
+                socket.send_fds(ours, [msgspec.json.encode(job)], [nothing.fileno()] * 3)
                 heard.append(json.loads(ours.recv(fork_server.MAX_PACKET_BYTES))[:2])
         process.kill()
         process.wait(LIMIT_S)

@@ -2,25 +2,13 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from pilot.core.commands import CheckScript
 from pilot.core.errors import UserError
 from pilot.core.trainer.spec import Checking
 from pilot.protocol import wire
-from pilot.rundir.journal import read, replay
-from pilot.service.settings import fresh_core
-from tests.integration.live_pool import Peer, Pool, form, pool, until, warm
-
-
-@pytest.fixture
-def live(tmp_path: Path) -> Iterator[Pool]:
-    with pool(tmp_path) as made:
-        yield made
+from tests.integration.live_pool import Peer, Pool, form, until, warm
 
 
 def asked(live: Pool, peers: list[Peer]) -> tuple[str, Peer, Peer]:
@@ -35,14 +23,9 @@ def asked(live: Pool, peers: list[Peer]) -> tuple[str, Peer, Peer]:
     return trainer, peer, other
 
 
-def joined(live: Pool) -> list[Peer]:
-    return [Peer(live.file, f"p{n}", f"n{n}").welcomed() for n in range(2)]
-
-
 def test_a_check_that_was_asked_for_is_asked_for_again_after_a_restart(live: Pool) -> None:
-    trainer, peer, _ = asked(live, joined(live))
-    live.kill(signal.SIGKILL)
-    live.up()
+    trainer, peer, _ = asked(live, live.joined(2))
+    live.restart()
     assert live.trainer(trainer).check == "running"
     worker = (trainer, live.trainer(trainer).uid, 1, 50, True)
     peer.die()
@@ -52,12 +35,11 @@ def test_a_check_that_was_asked_for_is_asked_for_again_after_a_restart(live: Poo
     differs = until(lambda: (t := live.trainer(trainer)).check == "differs" and t)
     assert differs.check_text == "stays on one node: its loss is a sum"
     assert differs.target == [peer.node]
-    contents = read(live.run_dir / "journal.jsonl")
-    assert replay(contents, fresh_core(contents)) == ""
+    live.replays()
 
 
 def test_only_the_node_that_was_asked_answers_and_the_trainer_grows(live: Pool) -> None:
-    trainer, peer, other = asked(live, joined(live))
+    trainer, peer, other = asked(live, live.joined(2))
     other.say(wire.ScriptChecked(trainer, "differs", "it is not asked"))
     peer.say(wire.ScriptChecked(trainer, "passed", "18 steps train the same"))
     assert other.hears(wire.StartWorker).trainer == trainer

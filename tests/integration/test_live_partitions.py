@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from pilot.cli.main import run
-from pilot.cli.pools import PoolList
+from pilot.cli.views import PoolList
 from pilot.protocol import wire
-from tests.integration.live_pool import Peer, pool, until
+from tests.integration.live_pool import Peer, pool, settings, until
 
 
 def test_two_pools_over_disjoint_nodes(
@@ -23,7 +23,7 @@ def test_two_pools_over_disjoint_nodes(
     zero = ("--pilots", "0")
     with (
         pool(folders[0], *zero, "--only-nodes", "n[1-4]") as one,
-        pool(folders[1], *zero, "--only-nodes", "n[5-8]", "--objective", "throughput") as other,
+        pool(folders[1], *zero, "--only-nodes", "n[5-8]", *settings(objective="throughput")) as other,
     ):
         here = Peer(one.file, "p1", "n4").welcomed()
         until(lambda: here.node in one.nodes())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,37 +16,15 @@ from pilot.core.trainer.situation import WRITES_TRIED
 from pilot.core.trainer.trainer import Phase
 from pilot.protocol import connection, wire
 from pilot.protocol.requests import Cancelled
-from pilot.rundir.journal import read, replay
+from pilot.rundir.journal import read
 from pilot.rundir.rundir import Ended, read_end
-from pilot.service.agents.slow_nodes import KEPT
-from pilot.service.settings import fresh_core
-from tests.integration.live_pool import Peer, Pool, form, pool, until, warm, warm_all
+from pilot.service.agents.roster import TIMES_KEPT
+from tests.integration.live_pool import Peer, Pool, form, pool, until, warm
 from tests.streams import Stream
 
 
-@pytest.fixture
-def live(tmp_path: Path) -> Iterator[Pool]:
-    with pool(tmp_path) as made:
-        yield made
-
-
-def joined(live: Pool, count: int) -> list[Peer]:
-    peers = [Peer(live.file, f"p{n}", f"n{n}").welcomed() for n in range(count)]
-    until(lambda: len(live.nodes()) == count)
-    return peers
-
-
-def trains(live: Pool, peers: list[Peer], **arguments: object) -> str:
-    trainer = live.submit(name="a", max_nodes=len(peers), **arguments)
-    warm_all(peers, trainer)
-    form(peers, trainer, resumed=0)
-    until(lambda: live.trainer(trainer).phase == "running")
-    return trainer
-
-
 def test_a_trainer_runs_from_submission_to_its_end_and_the_journal_replays(live: Pool) -> None:
-    peers = joined(live, 2)
-    trainer = trains(live, peers)
+    trainer, peers = live.running(2)
     row = (1, 0, 0, 10, 0, 320)
     peers[0].say(wire.Progress(trainer, 1, 10, 0, 320, 100.0, ledger=[row], metrics={"loss": 0.5}))
     seen = until(lambda: (t := live.trainer(trainer)).step == 10 and t)
@@ -60,8 +37,7 @@ def test_a_trainer_runs_from_submission_to_its_end_and_the_journal_replays(live:
     assert live.client.wait([trainer]).trainers == {trainer: "finished"}
     assert live.trainer(trainer).metrics == {"loss": 0.5, "accuracy": 0.9}
     leave(live, peers)
-    contents = read(live.run_dir / "journal.jsonl")
-    assert replay(contents, fresh_core(contents)) == ""
+    live.replays()
 
 
 def test_a_node_whose_wall_time_ends_soon_is_left_to_a_trainer_that_it_pays_for(live: Pool) -> None:
@@ -81,8 +57,7 @@ def test_a_node_whose_wall_time_ends_soon_is_left_to_a_trainer_that_it_pays_for(
     for peer in (short, long):
         peer.die()
     live.kill(signal.SIGTERM)
-    contents = read(live.run_dir / "journal.jsonl")
-    assert replay(contents, fresh_core(contents)) == ""
+    live.replays()
 
 
 def leave(live: Pool, peers: list[Peer]) -> None:
@@ -99,7 +74,7 @@ def test_what_is_explained_and_cancelled_comes_back_as_it_was_told(live: Pool) -
     told = live.client.explain(waiting)
     assert (told.decision, told.sentences[0]) == (None, "waiting was not part of the last plan.")
     assert live.client.cancel(waiting) == Cancelled(trainer=waiting, phase=Phase.CANCELLED)
-    trainer = trains(live, joined(live, 2))
+    trainer, _ = live.running(2)
     told = live.client.explain(trainer)
     assert "The worth is counted in seconds of its training on one node." in told.sentences
     decision = told.decision
@@ -111,8 +86,7 @@ def test_what_is_explained_and_cancelled_comes_back_as_it_was_told(live: Pool) -
 
 
 def test_twenty_pilots_that_die_at_once_make_one_regroup(live: Pool) -> None:
-    peers = joined(live, 22)
-    trainer = trains(live, peers)
+    trainer, peers = live.running(22)
     survivors = peers[:2]
     for peer in peers:
         if peer not in survivors:
@@ -128,8 +102,7 @@ def test_twenty_pilots_that_die_at_once_make_one_regroup(live: Pool) -> None:
 
 
 def test_a_killed_peer_is_lost_at_once_and_its_broken_group_says_nothing_more(live: Pool) -> None:
-    peers = joined(live, 3)
-    trainer = trains(live, peers)
+    trainer, peers = live.running(3)
     peers[1].say(wire.GroupBroken(trainer, 1, "a rank process died"))
     peers[2].die()
     for peer in peers[:2]:
@@ -140,11 +113,10 @@ def test_a_killed_peer_is_lost_at_once_and_its_broken_group_says_nothing_more(li
 
 
 def test_a_pilot_with_notice_leaves_and_counts_as_preempted(live: Pool) -> None:
-    peers = joined(live, 2)
-    trainer = trains(live, peers)
+    trainer, peers = live.running(2)
     peers[1].say(wire.Noticed("SIGTERM", 5.0))
     join = peers[0].hears(wire.JoinGroup)
-    assert (join.generation, join.size) == (2, 1)
+    assert (join.generation, join.nodes) == (2, 1)
     assert peers[1].hears(wire.LeaveGroup).generation == 2
     peers[0].say(wire.GroupFormed(trainer, 2, 7))
     peers[1].hears(StopWorker)
@@ -157,8 +129,7 @@ def test_a_pilot_with_notice_leaves_and_counts_as_preempted(live: Pool) -> None:
 
 
 def test_a_drain_pauses_and_writes_before_the_nodes_go(live: Pool) -> None:
-    peers = joined(live, 2)
-    trainer = trains(live, peers)
+    trainer, peers = live.running(2)
     live.client.down()
     for peer in peers:
         assert peer.hears(PauseGroup).generation == 1
@@ -187,8 +158,7 @@ def test_a_drain_pauses_and_writes_before_the_nodes_go(live: Pool) -> None:
 
 
 def test_a_drain_tells_whose_state_could_not_be_written(live: Pool) -> None:
-    [peer] = joined(live, 1)
-    trainer = trains(live, [peer])
+    trainer, [peer] = live.running(1)
     live.client.down()
     peer.hears(PauseGroup)
     peer.say(wire.RankPaused(trainer, 1, 9))
@@ -204,7 +174,7 @@ def test_a_drain_tells_whose_state_could_not_be_written(live: Pool) -> None:
 
 def test_a_group_that_does_not_form_in_time_is_broken_and_formed_again(tmp_path: Path) -> None:
     with pool(tmp_path, form_timeout_s=1) as live:
-        peer = joined(live, 1)[0]
+        peer = live.joined(1)[0]
         trainer = live.submit(name="a")
         warm(peer, trainer)
         assert peer.hears(wire.JoinGroup).generation == 1
@@ -214,7 +184,7 @@ def test_a_group_that_does_not_form_in_time_is_broken_and_formed_again(tmp_path:
 
 def test_a_group_whose_ranks_have_joined_may_take_longer(tmp_path: Path) -> None:
     with pool(tmp_path, form_timeout_s=1) as live:
-        peer = joined(live, 1)[0]
+        peer = live.joined(1)[0]
         trainer = live.submit(name="a")
         warm(peer, trainer)
         assert peer.hears(wire.JoinGroup).generation == 1
@@ -226,7 +196,7 @@ def test_a_group_whose_ranks_have_joined_may_take_longer(tmp_path: Path) -> None
 
 def test_a_silent_node_is_lost_after_the_sites_time(tmp_path: Path) -> None:
     with pool(tmp_path, silent_s=4) as live:
-        peer = joined(live, 1)[0]
+        peer = live.joined(1)[0]
         assert "silent" in peer.hears(wire.Forgotten).reason
         until(lambda: live.nodes() == [])
         back = Peer(live.file, peer.secret, peer.host)
@@ -235,7 +205,7 @@ def test_a_silent_node_is_lost_after_the_sites_time(tmp_path: Path) -> None:
 
 def test_a_trainer_whose_nodes_are_all_silent_is_not_started_again_before_they_have_stopped(tmp_path: Path) -> None:
     with pool(tmp_path, silent_s=5, orphan_s=6) as live:
-        holder, spare = joined(live, 2)
+        holder, spare = live.joined(2)
         trainer = live.submit(name="a", max_nodes=1)
         warm(holder, trainer)
         since_s = live.client.status().now_s
@@ -275,7 +245,9 @@ def test_a_node_with_another_torch_is_told_while_it_is_there(live: Pool) -> None
     assert live.client.nodes().remarks == []
     peers.append(Peer(live.file, "p2", "n2", versions=old).welcomed())
     line = until(lambda: live.client.status().remarks)[-1]
-    assert line.startswith(f"{peers[2].node} has other versions than most nodes: torch 2.8.0 instead of 2.9.1; ")
+    assert line.startswith(
+        f"{peers[2].node}: library versions differ from the pool's majority: torch 2.8.0 instead of 2.9.1; "
+    )
     assert live.client.nodes().remarks == [line]
     assert line in live.log()
     peers[2].die()
@@ -284,8 +256,7 @@ def test_a_node_with_another_torch_is_told_while_it_is_there(live: Pool) -> None
 
 
 def test_a_slow_node_is_told_while_it_is_slow(live: Pool) -> None:
-    peers = joined(live, 3)
-    trainer = trains(live, peers)
+    trainer, peers = live.running(3)
 
     def pass_by(own_s: tuple[float, float, float], times: int) -> None:
         for _ in range(times):
@@ -301,5 +272,5 @@ def test_a_slow_node_is_told_while_it_is_slow(live: Pool) -> None:
     line = f"{peers[1].node} takes 7.3 times as long per sample as the other nodes of {trainer}, which wait for it"
     assert until(told) == [line]
     assert live.client.status().remarks == [line]
-    pass_by((1.0, 1.1, 1.2), KEPT)
+    pass_by((1.0, 1.1, 1.2), TIMES_KEPT)
     until(lambda: told() == [])

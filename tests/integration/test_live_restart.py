@@ -9,7 +9,6 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -26,46 +25,7 @@ from pilot.rundir import heartbeat, segments
 from pilot.rundir.journal import read, replay
 from pilot.rundir.rundir import Ended, read_end
 from pilot.service.settings import fresh_core
-from tests.integration.live_pool import DEADLINE_S, Peer, Pool, form, pool, until, warm, warm_all
-
-
-@pytest.fixture
-def live(tmp_path: Path) -> Iterator[Pool]:
-    with pool(tmp_path) as made:
-        yield made
-
-
-def joined(live: Pool, count: int) -> list[Peer]:
-    peers = [Peer(live.file, f"p{n}", f"n{n}").welcomed() for n in range(count)]
-    until(lambda: len(live.nodes()) == count)
-    return peers
-
-
-def running(live: Pool, count: int) -> tuple[str, list[Peer]]:
-    peers = joined(live, count)
-    trainer = live.submit(name="a", max_nodes=count)
-    warm_all(peers, trainer)
-    assert form(peers, trainer, resumed=0) == 1
-    until(lambda: live.trainer(trainer).phase == "running")
-    return trainer, peers
-
-
-def restarted(live: Pool) -> None:
-    """Killed and restarted."""
-    live.kill(signal.SIGKILL)
-    live.up()
-
-
-def back(live: Pool, peer: Peer, trainer: str, generation: int, step: int, ready: bool = True) -> Peer:
-    """The same pilot on a new connection, with a worker."""
-    peer.die()
-    worker = (trainer, live.trainer(trainer).uid, generation, step, ready)
-    return Peer(live.file, peer.secret, peer.host, workers=[worker]).welcomed()
-
-
-def replays(live: Pool) -> None:
-    contents = read(live.run_dir / "journal.jsonl")
-    assert replay(contents, fresh_core(contents)) == ""
+from tests.integration.live_pool import DEADLINE_S, Peer, Pool, back, form, pool, settings, until, warm
 
 
 def is_asked(live: Pool) -> bool:
@@ -79,15 +39,15 @@ def test_a_request_that_changes_nothing_is_asked_again_of_the_restarted_coordina
     with ThreadPoolExecutor(1) as thread:
         phases = thread.submit(live.client.wait, [trainer], DEADLINE_S)
         until(lambda: is_asked(live))
-        restarted(live)
+        live.restart()
         live.client.cancel(trainer)
         assert phases.result(DEADLINE_S).trainers == {trainer: "cancelled"}
 
 
 def test_training_goes_on_no_trainer_restarts_and_the_clock_rises(live: Pool) -> None:
-    trainer, peers = running(live, 2)
+    trainer, peers = live.running(2)
     before, where = live.client.status(), load(live.file)
-    restarted(live)
+    live.restart()
     assert load(live.file) == where
     peers = [back(live, peer, trainer, 1, 50) for peer in peers]
     peers[0].say(wire.Progress(trainer, 1, 60, 0, 600))
@@ -99,55 +59,36 @@ def test_training_goes_on_no_trainer_restarts_and_the_clock_rises(live: Pool) ->
     peers[0].say(wire.TrainerFinished(trainer, 1, 61, 610))
     for peer in peers:
         assert peer.hears(StopWorker).reason == "finished"
-    replays(live)
+    live.replays()
 
 
-def test_a_group_that_was_forming_is_formed_again(live: Pool) -> None:
-    peers = joined(live, 1)
+def test_what_was_under_way_is_done_again_after_each_restart(live: Pool) -> None:
+    [peer] = live.joined(1)
     trainer = live.submit(name="a", max_nodes=1)
-    warm(peers[0], trainer)
-    assert peers[0].hears(wire.JoinGroup).generation == 1
-    restarted(live)
-    peer = back(live, peers[0], trainer, 0, 0)
-    assert peer.hears(DissolveGroup).generation == 1
+    assert peer.hears(wire.StartWorker).trainer == trainer
+    live.restart()
+    peer.die()
+    peer = Peer(live.file, peer.secret, peer.host).welcomed()
+    assert peer.hears(wire.StartWorker).trainer == trainer, "an order that was not answered is given again"
+    live.restart()
+    peer = back(live, peer, trainer, 0, 0)
+    assert peer.hears(wire.JoinGroup).generation == 1, "its worker became warm meanwhile"
+    live.restart()
+    peer = back(live, peer, trainer, 0, 0)
+    assert peer.hears(DissolveGroup).generation == 1, "the group was forming"
     assert form([peer], trainer, resumed=0) == 2
     until(lambda: live.trainer(trainer).phase == "running")
-
-
-def test_orders_that_were_not_answered_are_given_again(live: Pool) -> None:
-    peers = joined(live, 1)
-    trainer = live.submit(name="a", max_nodes=1)
-    assert peers[0].hears(wire.StartWorker).trainer == trainer
-    restarted(live)
-    peers[0].die()
-    peer = Peer(live.file, peers[0].secret, peers[0].host).welcomed()
-    warm(peer, trainer)
-    assert peer.hears(wire.JoinGroup).generation == 1
-
-
-def test_a_worker_that_became_warm_meanwhile_is_known_to_be(live: Pool) -> None:
-    peers = joined(live, 1)
-    trainer = live.submit(name="a", max_nodes=1)
-    peers[0].hears(wire.StartWorker)
-    restarted(live)
-    peer = back(live, peers[0], trainer, 0, 0)
-    assert peer.hears(wire.JoinGroup).generation == 1
-
-
-def test_a_group_that_broke_meanwhile_is_regrouped(live: Pool) -> None:
-    trainer, peers = running(live, 2)
-    restarted(live)
-    peers = [back(live, peer, trainer, 0, 50) for peer in peers]
-    for peer in peers:
-        assert peer.hears(DissolveGroup).generation == 1
-    assert form(peers, trainer, step=50) == 2
+    live.restart()
+    peer = back(live, peer, trainer, 0, 50)
+    assert peer.hears(DissolveGroup).generation == 2, "the group broke meanwhile"
+    assert form([peer], trainer, step=50) == 3
 
 
 def test_a_pilot_that_died_meanwhile_is_lost_and_its_survivor_goes_on(tmp_path: Path) -> None:
     with pool(tmp_path, silent_s=8) as live:
-        trainer, peers = running(live, 2)
+        trainer, peers = live.running(2)
         peers[1].die()
-        restarted(live)
+        live.restart()
         peer = back(live, peers[0], trainer, 1, 50)
 
         def regroups() -> bool:
@@ -165,8 +106,8 @@ def test_what_runs_on_a_pilot_and_nobody_needs_is_ended(live: Pool) -> None:
 
 
 def test_a_journal_that_is_cut_off_is_taken_up_with_a_warning(live: Pool) -> None:
-    trainer, peers = running(live, 1)
-    live.kill(signal.SIGKILL)
+    trainer, peers = live.running(1)
+    live.kill()
     journal = live.run_dir / "journal.jsonl"
     journal.write_bytes(journal.read_bytes() + b'{"seq": 99, "now')
     live.up()
@@ -174,15 +115,15 @@ def test_a_journal_that_is_cut_off_is_taken_up_with_a_warning(live: Pool) -> Non
     peer = back(live, peers[0], trainer, 1, 5)
     peer.say(wire.Progress(trainer, 1, 6, 0, 60))
     until(lambda: live.trainer(trainer).step == 6)
-    replays(live)
+    live.replays()
 
 
 def test_a_damaged_line_is_left_out_with_a_remark_and_the_file_is_kept(live: Pool) -> None:
-    trainer, peers = running(live, 1)
+    trainer, peers = live.running(1)
     journal = live.run_dir / "journal.jsonl"
     until(lambda: b'"PlanReady"' in journal.read_bytes())  # it trains before the plan for its batch is made
     live.submit(name="b", min_nodes=50)
-    live.kill(signal.SIGKILL)
+    live.kill()
     lines = journal.read_bytes().splitlines(keepends=True)
     at = next(n for n, line in enumerate(lines) if b'"PlanReady"' in line)
     damaged = b"".join([*lines[:at], b"damage\n", *lines[at + 1 :]])
@@ -197,8 +138,7 @@ def test_a_damaged_line_is_left_out_with_a_remark_and_the_file_is_kept(live: Poo
     (closed,) = segments.closed(journal, 10**6)
     assert gzip.decompress(closed.read_bytes()).startswith(damaged)
     peer = back(live, peers[0], trainer, 1, 5)
-    live.kill(signal.SIGKILL)
-    live.up()
+    live.restart()
     assert live.client.status().damage == [], "it is not read again"
     back(live, peer, trainer, 1, 5)
     assert live.trainer(trainer).trainer == trainer
@@ -217,7 +157,7 @@ def test_a_zeroed_block_costs_what_is_in_it_and_no_trainer_and_no_generation_com
     """Trainers that were submitted after the block are there, one whose submission was in it is named, and generations
     that were granted in it are not granted again."""
     journal = live.run_dir / "journal.jsonl"
-    trainer, peers = running(live, 1)
+    trainer, peers = live.running(1)
     begun = journal.stat().st_size
     peers[0].say(wire.GroupBroken(trainer, 1, "it broke"))
     assert peers[0].hears(DissolveGroup).generation == 1
@@ -228,7 +168,7 @@ def test_a_zeroed_block_costs_what_is_in_it_and_no_trainer_and_no_generation_com
         live.submit(name=f"more{journal.stat().st_size}", min_nodes=50)
     after = live.submit(name="later", min_nodes=50)
     saved(live, trainer, "g000005-s00000070.h5", ".g000006-s00000080.h5.7-7@host.tmp")
-    live.kill(signal.SIGKILL)
+    live.kill()
     data = journal.read_bytes()
     end = begun + BLOCK
     assert data.index(b'"unlucky"') < end < data.index(b'"later"')
@@ -247,20 +187,19 @@ def test_a_zeroed_block_costs_what_is_in_it_and_no_trainer_and_no_generation_com
     while not isinstance(peer.next(), wire.JoinGroup):
         pass
     assert live.trainer(trainer).generation == 7
-    live.kill(signal.SIGKILL)
-    live.up()
+    live.restart()
     assert [t.trainer for t in live.client.status().trainers] == known
     assert live.trainer(trainer).generation == 7
     (replayed,) = [s for s in read(journal).segments if s.header.after == read(journal).header.after]
-    assert replayed.missing == ()
+    assert not replayed.missing
 
 
 def test_checkpoints_that_are_newer_than_the_journal_are_loaded_and_their_generation_is_not_granted(
     live: Pool,
 ) -> None:
     """The journal lost its end without a trace."""
-    trainer, peers = running(live, 1)
-    live.kill(signal.SIGKILL)
+    trainer, peers = live.running(1)
+    live.kill()
     saved(live, trainer, "g000004-s00000070.h5")
     peers[0].die()
     live.up()
@@ -269,14 +208,14 @@ def test_checkpoints_that_are_newer_than_the_journal_are_loaded_and_their_genera
     while not isinstance(join := other.next(), wire.JoinGroup):
         pass
     assert join.generation == 5
-    replays(live)
+    live.replays()
 
 
 def test_what_was_submitted_and_cannot_be_read_back_holds_that_trainer_when_it_needs_a_worker(live: Pool) -> None:
-    trainer, peers = running(live, 1)
+    trainer, peers = live.running(1)
     other = live.submit(name="b", max_nodes=1)
     file = live.run_dir / "trainers" / trainer / "spec.json"
-    live.kill(signal.SIGKILL)
+    live.kill()
     whole = file.read_bytes()
     file.write_text("damage")
     live.up()
@@ -295,12 +234,12 @@ def test_what_was_submitted_and_cannot_be_read_back_holds_that_trainer_when_it_n
     peer.say(wire.WorkerExited(other, "stopped", "as asked"))
     live.client.release(trainer)
     assert peer.hears(wire.StartWorker).trainer == trainer, "once it can be read"
-    replays(live)
+    live.replays()
 
 
 def test_a_journal_without_its_header_goes_on_with_the_copy_and_without_that_it_is_refused(live: Pool) -> None:
-    trainer, peers = running(live, 1)
-    live.kill(signal.SIGKILL)
+    trainer, peers = live.running(1)
+    live.kill()
     journal = live.run_dir / "journal.jsonl"
     lines = journal.read_bytes().splitlines(keepends=True)
     journal.write_bytes(b"".join([b"damage\n", *lines[1:]]))
@@ -309,8 +248,8 @@ def test_a_journal_without_its_header_goes_on_with_the_copy_and_without_that_it_
     peer = back(live, peers[0], trainer, 1, 5)
     peer.say(wire.Progress(trainer, 1, 6, 0, 60))
     until(lambda: live.trainer(trainer).step == 6)
-    replays(live)
-    live.kill(signal.SIGKILL)
+    live.replays()
+    live.kill()
     lines = journal.read_bytes().splitlines(keepends=True)
     journal.write_bytes(b"".join([b"damage\n", *lines[1:]]))
     (live.run_dir / "journal" / "header.json").unlink()
@@ -324,7 +263,7 @@ def test_a_journal_without_its_header_goes_on_with_the_copy_and_without_that_it_
 def test_a_journal_that_was_emptied_is_no_new_pool(live: Pool) -> None:
     name = live.client.status().coordinator
     trainer = live.submit(min_nodes=50)
-    live.kill(signal.SIGKILL)
+    live.kill()
     (live.run_dir / "journal.jsonl").write_bytes(b"")
     live.up()
     status = live.client.status()
@@ -347,19 +286,19 @@ def test_where_the_journal_of_the_pool_is_missing_the_new_one_says_so(live: Pool
 
 
 def test_after_a_drain_the_same_pool_comes_up_again_with_new_secrets_and_settings(live: Pool) -> None:
-    peer = joined(live, 1)[0]
+    peer = live.joined(1)[0]
     before, secrets = live.client.status(), live.file.read_text()
     trainer = live.submit(max_nodes=1)
     warm(peer, trainer)
     form([peer], trainer)
     live.client.down()
     live.kill()  # its journal says that it drains, and it did not end cleanly
-    live.up("--pilots", "0", "--t-fwd-s", "60")
+    live.up("--pilots", "0", *settings(t_fwd_s=60))
     assert live.file.read_text() == secrets, "its pilots may still be there"
     peer.die()
     Peer(live.file, peer.secret, peer.host).welcomed().die()
     live.down()
-    live.up("--pilots", "0", "--t-fwd-s", "30")
+    live.up("--pilots", "0", *settings(t_fwd_s=30))
     assert live.file.read_text() != secrets
     status = live.client.status()
     assert (status.coordinator, [t.trainer for t in status.trainers]) == (before.coordinator, [trainer])
@@ -387,7 +326,7 @@ def test_a_fresh_pool_keeps_the_earlier_one_aside_and_a_restart_of_it_is_no_fres
 
 
 def test_a_signal_drains_and_a_second_one_ends_at_once(live: Pool) -> None:
-    peer = joined(live, 1)[0]
+    peer = live.joined(1)[0]
     assert live.process is not None
     live.process.send_signal(signal.SIGTERM)
     peer.hears(ReleaseNode)
@@ -399,7 +338,7 @@ def test_a_signal_drains_and_a_second_one_ends_at_once(live: Pool) -> None:
 
 def test_a_hang_up_drains_and_another_one_does_not_end_at_once(live: Pool) -> None:
     """A terminal that closes signals twice: its shell and the kernel do; systemd sends one after SIGTERM."""
-    peer = joined(live, 1)[0]
+    peer = live.joined(1)[0]
     assert live.process is not None
     live.process.send_signal(signal.SIGHUP)
     peer.hears(ReleaseNode)
@@ -429,7 +368,7 @@ def limit_files(live: Pool, size: int) -> None:
 
 def test_on_a_full_disk_decisions_wait_trainers_train_on_and_it_goes_on_by_itself(tmp_path: Path) -> None:
     with pool(tmp_path, form_timeout_s=2) as live:
-        trainer, peers = running(live, 1)
+        trainer, peers = live.running(1)
         limit_files(live, (live.run_dir / "journal.jsonl").stat().st_size + 20)
         late = Peer(live.file, "late", "late").welcomed()
         until(lambda: "cannot write the journal" in live.client.status().trouble)
@@ -445,11 +384,11 @@ def test_on_a_full_disk_decisions_wait_trainers_train_on_and_it_goes_on_by_itsel
         until(lambda: any("had to wait for disk space" in text for text in live.client.status().remarks))
         assert live.trainer(trainer).phase == "running"
         assert live.trainer("b").phase in ("queued", "starting")
-        live.kill(signal.SIGKILL)
+        live.kill()
         live.up()
         assert [t.trainer for t in live.client.trainers().trainers] == [trainer, "b"]
         back(live, peers[0], trainer, 1, 6)
-        replays(live)
+        live.replays()
 
 
 def test_reports_that_find_no_room_in_memory_either_are_dropped_and_that_is_told(tmp_path: Path) -> None:
@@ -460,7 +399,7 @@ def test_reports_that_find_no_room_in_memory_either_are_dropped_and_that_is_told
     ]  # fmt: skip
     try:
         live.up()
-        trainer, peers = running(live, 1)
+        trainer, peers = live.running(1)
         limit_files(live, (live.run_dir / "journal.jsonl").stat().st_size + 20)
         for step in range(10, 400, 10):
             peers[0].say(wire.Progress(trainer, 1, step, 0, 10 * step))
@@ -469,27 +408,26 @@ def test_reports_that_find_no_room_in_memory_either_are_dropped_and_that_is_told
         limit_files(live, resource.RLIM_INFINITY)
         until(lambda: any("its ledger has a gap" in text for text in live.trainer(trainer).remarks))
         assert live.trainer(trainer).step < 390
-        replays(live)
+        live.replays()
     finally:
         live.kill()
 
 
 def test_what_was_acknowledged_before_the_disk_was_full_outlives_a_kill(live: Pool) -> None:
-    trainer, peers = running(live, 1)
+    trainer, peers = live.running(1)
     limit_files(live, (live.run_dir / "journal.jsonl").stat().st_size + 20)
     with pytest.raises(PilotError, match="once there is space"):
         live.submit(name="b")
-    live.kill(signal.SIGKILL)
-    live.up()
+    live.restart()
     assert [t.trainer for t in live.client.trainers().trainers] == [trainer]
     back(live, peers[0], trainer, 1, 5).say(wire.Progress(trainer, 1, 6, 0, 60))
     until(lambda: live.trainer(trainer).step == 6)
     assert live.submit(name="b") == "b"
-    replays(live)
+    live.replays()
 
 
 def test_a_second_signal_ends_it_also_on_a_full_disk(live: Pool) -> None:
-    running(live, 1)
+    live.running(1)
     limit_files(live, (live.run_dir / "journal.jsonl").stat().st_size + 20)
     with pytest.raises(PilotError, match="the pool is drained once there is space"):
         live.client.down()
@@ -501,8 +439,8 @@ def test_a_second_signal_ends_it_also_on_a_full_disk(live: Pool) -> None:
 def test_no_trainer_is_shown_at_work_in_a_pool_without_a_coordinator(
     live: Pool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    trainer, _ = running(live, 1)
-    live.kill(signal.SIGKILL)
+    trainer, _ = live.running(1)
+    live.kill()
     (live.run_dir / "connection.json").unlink()
     for command in (["ls"], ["ls", "--all"], ["status"], ["status", trainer]):
         assert run([*command, "--run-dir", str(live.run_dir)]) == 0
@@ -526,12 +464,12 @@ sys.exit(main())
 
 def test_a_system_clock_that_was_set_moves_nothing_in_a_pool_that_is_restarted(live: Pool) -> None:
     """Node-hours, ages and budgets count what has passed, not what the system's clock says."""
-    joined(live, 2)
+    live.joined(2)
     was_s = live.client.status().now_s
     command = live.command
     for ahead_s in (86400.0, -86400.0):
         live.command = [command[0], "-c", DAY_LATER.format(ahead_s=ahead_s), *command[3:]]
-        restarted(live)
+        live.restart()
         status = live.client.status()
         assert was_s < status.now_s < was_s + DEADLINE_S
         assert status.used_node_hours < 2 * DEADLINE_S / 3600
@@ -542,7 +480,7 @@ def test_a_system_clock_that_was_set_moves_nothing_in_a_pool_that_is_restarted(l
 
 @pytest.mark.parametrize("harm", ["removed", "emptied"])
 def test_files_that_somebody_removes_or_empties_are_written_again_and_nothing_is_lost(live: Pool, harm: str) -> None:
-    trainer, peers = running(live, 1)
+    trainer, peers = live.running(1)
     journal, key = live.run_dir / "journal.jsonl", live.run_dir / "server.key"
     before = key.read_bytes()
     connection = live.file.read_bytes()
@@ -553,11 +491,10 @@ def test_files_that_somebody_removes_or_empties_are_written_again_and_nothing_is
     until(lambda: key.exists() and key.read_bytes() == before)
     submitted = live.submit(name="acknowledged", min_nodes=50)
     until(lambda: any("journal.jsonl was removed or damaged" in told for told in live.client.status().remarks))
-    live.kill(signal.SIGKILL)
-    live.up()
+    live.restart()
     assert {t.trainer for t in live.client.status().trainers} == {trainer, submitted}
     peer = back(live, peers[0], trainer, 1, 6)
     peer.say(wire.Progress(trainer, 1, 7, 0, 70))
     until(lambda: live.trainer(trainer).step == 7)
     if harm == "removed":
-        replays(live)
+        live.replays()

@@ -14,8 +14,7 @@ import pytest
 from pilot.protocol import wire
 from pilot.rundir import segments
 from pilot.rundir.journal import header_line, read
-from tests.integration.live_pool import DEADLINE_S, Peer, Pool, until
-from tests.integration.test_live_restart import back, replays, running
+from tests.integration.live_pool import DEADLINE_S, Peer, Pool, back, until
 
 SHORT_SEGMENTS = "import sys; from pilot.service.durability import journal_writer as w; w.SEGMENT_BYTES = 3000; "
 DAEMON = "from pilot.service.daemon import main; sys.exit(main())"
@@ -39,7 +38,7 @@ def live(tmp_path: Path) -> Iterator[Pool]:
 
 def trained(live: Pool) -> tuple[str, list[Peer]]:
     """A running trainer, an ended one, a lost node, and journal segments; the coordinator is killed."""
-    trainer, peers = running(live, 2)
+    trainer, peers = live.running(2)
     lost = Peer(live.file, "lost", "lost").welcomed()
     until(lambda: len(live.nodes()) == 3)  # what came and went within a moment is no event
     lost.die()
@@ -48,7 +47,7 @@ def trained(live: Pool) -> tuple[str, list[Peer]]:
         peers[0].say(wire.Progress(trainer, 1, step, 0, 10 * step, metrics={"loss": 1.0 / step}))
     until(lambda: live.trainer(trainer).step == 50)
     live.client.cancel(live.submit(name="b", min_nodes=50))  # acknowledged means: on the disk, with all before it
-    live.kill(signal.SIGKILL)
+    live.kill()
     assert read(journal(live)).header.after > 0
     return trainer, peers
 
@@ -72,7 +71,7 @@ def as_it_was(live: Pool, trainer: str, peers: list[Peer]) -> None:
     peers[:] = [back(live, peer, trainer, 1, 50) for peer in peers]
     peers[0].say(wire.Progress(trainer, 1, 70, 0, 700))
     until(lambda: live.trainer(trainer).step == 70)
-    replays(live)
+    live.replays()
 
 
 def test_it_goes_on_from_the_snapshot_again_and_again(live: Pool) -> None:
@@ -82,8 +81,7 @@ def test_it_goes_on_from_the_snapshot_again_and_again(live: Pool) -> None:
     live.up()
     assert live.trainer(trainer).step == 50
     assert not any("snapshot" in remark for remark in live.client.status().remarks)
-    live.kill(signal.SIGKILL)
-    live.up()
+    live.restart()
     assert live.trainer(trainer).step == 50
 
 
@@ -124,7 +122,7 @@ def test_a_flipped_bit_in_the_snapshot_costs_nothing_and_one_in_a_segment_too_wh
     live.up()
     (told,) = live.client.status().damage
     assert "snapshot" in told and "the whole journal was replayed instead" in told
-    live.kill(signal.SIGKILL)
+    live.kill()
 
     for path, content in whole.items():
         path.write_bytes(content)
@@ -135,8 +133,7 @@ def test_a_flipped_bit_in_the_snapshot_costs_nothing_and_one_in_a_segment_too_wh
     assert any(" of the journal are missing: " in told or " of the journal is missing: " in told for told in damage)
     known = {t.trainer for t in live.client.status().trainers}
     assert {trainer, "b"} <= known | {t for t in (trainer, "b") if any(f" {t}-" in told for told in damage)}
-    live.kill(signal.SIGKILL)
-    live.up()
+    live.restart()
     assert live.client.status().damage == []
     assert {t.trainer for t in live.client.status().trainers} == known
     for peer in peers:

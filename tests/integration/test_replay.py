@@ -88,33 +88,6 @@ def test_what_is_known_of_the_curves_is_worth_something(inputs: Path, capsys: py
     assert loud["case"]["know"] == "measured" and loud["efficiency"] != never["efficiency"]
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (["--know", "guess"], "choose from truth, measured"),
-        (["--know", "guess:factor:1.5"], "choose from truth, measured"),
-        (["--know", "guess:7", "--objective", "throughput"], "--know guess:7: the curves file has curves 0 to 1"),
-        (["--know", "guess:linear"], "choose one with --objective"),
-        (["--measure-noise", "1.1"], "is not in the range 0<=x<=1"),
-        (
-            ["--know", "truth", "--profile", "auto"],
-            "--profile needs --know measured",
-        ),
-        (["--share-curves"], "--share-curves needs --know measured"),
-        (["--measure-noise", "0.1"], "--measure-noise needs --know measured"),
-    ],
-)
-def test_knowledge_that_cannot_be(
-    inputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], said: str
-) -> None:
-    values = [{**CURVES[0], "objective_per_s": [0, 1, 1, 1, 1]}, CURVES[1]]
-    (tmp_path / "curves.json").write_text(json.dumps(values))
-    curves = ["--curves", str(tmp_path / "curves.json")]
-    assert run(arguments(inputs, "--planner", "dp", "--hours", "1", *curves, *options)) == 2
-    (line,) = capsys.readouterr().err.strip().splitlines()[-1:]
-    assert said in line
-
-
 def test_a_flotilla_goes_at_a_pace_in_samples_unless_another_objective_is_asked_for(
     inputs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -211,34 +184,6 @@ def test_a_users_objective_decides(
     assert replay["completed"] == 1
 
 
-@pytest.mark.parametrize(
-    ("objective", "message"),
-    [
-        (
-            "mine:broken",
-            "the objective mine:broken, of trainer t0 on 1 nodes, is -0.5; it must be a finite number, 0 or more",
-        ),
-        ("mine:NO_FUNCTION", "the objective 'mine:NO_FUNCTION' is not a function of (trainer, nodes)"),
-        ("mine:missing", "cannot load the objective 'mine:missing': AttributeError"),
-        ("text:f", "cannot load the objective 'text:f': SyntaxError"),
-    ],
-)
-def test_a_users_objective_that_fails_is_one_line_and_exit_2(
-    inputs: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    objective: str,
-    message: str,
-) -> None:
-    (tmp_path / "mine.py").write_text(MINE)
-    (tmp_path / "text.py").write_text("this is no module")
-    monkeypatch.chdir(tmp_path)
-    assert run(arguments(inputs, "--planner", "dp", "--objective", objective, "--hours", "1")) == 2
-    said = capsys.readouterr().err.strip()
-    assert message in said and "\n" not in said
-
-
 def test_priorities_decide_where_they_are_the_objective(
     inputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -290,82 +235,89 @@ def test_a_browser_shows_the_report_with_its_plain_summary(inputs: Path, tmp_pat
     assert "dedicated nodes would have (U)" in page and page.rstrip().endswith("</html>")
 
 
-@pytest.mark.parametrize(
-    ("name", "rows", "message"),
-    [
-        ("unsorted", "5,a,join\n4,b,join\n", "unsorted.csv:3: times must not go back"),
-        ("absent", "0,a,leave\n", "absent.csv:2: node a leaves, but it is not in the pool"),
-        ("present", "0,a,join\n1,a,join\n", "present.csv:3: node a joins, but it is in the pool already"),
-        ("nan", "nan,a,join\n", "nan.csv:2: time_s is not a finite number"),
-        ("empty", "", "empty.csv: the trace is empty"),
-        ("instant", "0,a,join\n", "instant.csv: all of its events are at time 0"),
-    ],
-)
-def test_a_bad_trace_is_one_line_and_exit_2(
-    inputs: Path, capsys: pytest.CaptureFixture[str], name: str, rows: str, message: str
+OPTIONS = [
+    (["--planner", "best"], ""),
+    (["--solver", "magic"], ""),
+    (["--objective", "profit"], ""),
+    (["--objective", "nowhere:function"], ""),
+    (["--node-order", "random"], ""),
+    (["--node-order", "topology"], ""),
+    (["--node-order", "topology", "--site", "local"], ""),
+    (["--site", "nowhere"], ""),
+    (["--only-nodes", "x[2-1]"], ""),
+    (["--only-nodes", "x*"], ""),
+    (["--accounting", "free"], ""),
+    (["--t-fwd-s", "soon"], ""),
+    (["--t-fwd-s", "0"], ""),
+    (["--t-fwd-s", "nan"], ""),
+    (["--t-fwd-s", ""], ""),
+    (["--hours", "nan"], ""),
+    (["--hours", "inf"], ""),
+    (["--planner", "dp", "--solver", "magic"], ""),
+    (["--report", "curves.json/beneath"], ""),
+    (["--max-parallel-trainers", "0"], ""),
+    (["--on-curve", "5"], ""),
+    (["--decide-every-s", "0"], ""),
+    (["--decide-every-s", "nan"], ""),
+    (["--sizes", ""], ""),
+    (["--sizes", "2,1"], ""),
+    (["--sizes", "4096"], ""),
+    (["--know", "guess"], "choose from truth, measured"),
+    (["--know", "guess:factor:1.5"], "choose from truth, measured"),
+    (["--know", "guess:7", "--objective", "throughput"], "--know guess:7: the curves file has curves 0 to 1"),
+    (["--know", "guess:linear", "--curves", "values.json"], "choose one with --objective"),
+    (["--measure-noise", "1.1"], "is not in the range 0<=x<=1"),
+    (["--know", "truth", "--profile", "auto"], "--profile needs --know measured"),
+    (["--share-curves"], "--share-curves needs --know measured"),
+    (["--measure-noise", "0.1"], "--measure-noise needs --know measured"),
+    (["--objective", "mine:broken"], "mine:broken, of trainer t0 on 1 nodes, is -0.5; it must be a finite number, 0"),
+    (["--objective", "mine:NO_FUNCTION"], "objective 'mine:NO_FUNCTION' is not a function of (trainer, nodes)"),
+    (["--objective", "mine:missing"], "cannot load the objective 'mine:missing': AttributeError"),
+    (["--objective", "text:f"], "cannot load the objective 'text:f': SyntaxError"),
+    (["--trainers", "odd.csv"], "odd.csv:4: curve 9 is unknown; the curves file has 0 to 1"),
+]
+"""Options that are refused, and words of the refusal."""
+
+TRACES = {
+    "unsorted.csv": ("5,a,join\n4,b,join\n", "unsorted.csv:3: times must not go back"),
+    "absent.csv": ("0,a,leave\n", "absent.csv:2: node a leaves, but it is not in the pool"),
+    "present.csv": ("0,a,join\n1,a,join\n", "present.csv:3: node a joins, but it is in the pool already"),
+    "nan.csv": ("nan,a,join\n", "nan.csv:2: time_s is not a finite number"),
+    "empty.csv": ("", "empty.csv: the trace is empty"),
+    "instant.csv": ("0,a,join\n", "instant.csv: all of its events are at time 0"),
+    "cut.csv.gz": (None, "the gzip file is truncated"),
+}
+"""Traces that are refused: their rows, and words of the refusal."""
+
+REFUSED = [("events.csv.gz", ["--hours", "1", *options], words) for options, words in OPTIONS]
+REFUSED += [(name, [], words) for name, (_, words) in TRACES.items()]
+
+
+@pytest.fixture
+def refusable(inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with the files of ``inputs`` and those that are refused."""
+    for path in inputs.glob("*.*"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    header, *rows = (inputs / "trainers.csv").read_text().splitlines()
+    (tmp_path / "odd.csv").write_text("\n".join([header, *rows[:2], rows[2][:-1] + "9"]) + "\n")
+    (tmp_path / "values.json").write_text(json.dumps([{**CURVES[0], "objective_per_s": [0, 1, 1, 1, 1]}, CURVES[1]]))
+    (tmp_path / "mine.py").write_text(MINE)
+    (tmp_path / "text.py").write_text("this is no module")
+    whole = (inputs / "events.csv.gz").read_bytes()
+    for name, (changes, _) in TRACES.items():
+        cut = whole[: len(whole) // 2] if changes is None else f"time_s,node,event\n{changes}".encode()
+        (tmp_path / name).write_bytes(cut)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(("events", "options", "words"), REFUSED)
+def test_bad_input_is_one_line_and_exit_2(
+    refusable: Path, capsys: pytest.CaptureFixture[str], events: str, options: list[str], words: str
 ) -> None:
-    (inputs / f"{name}.csv").write_text("time_s,node,event\n" + rows)
-    assert run(arguments(inputs, "--planner", "dp", events=f"{name}.csv")) == 2
-    said = capsys.readouterr().err.strip()
-    assert message in said and "\n" not in said
-
-
-def test_a_truncated_gzip_is_one_line_and_exit_2(inputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    data = (inputs / "events.csv.gz").read_bytes()
-    (inputs / "cut.csv.gz").write_bytes(data[: len(data) // 2])
-    assert run(arguments(inputs, "--planner", "dp", events="cut.csv.gz")) == 2
-    assert "the gzip file is truncated" in capsys.readouterr().err
-
-
-def test_an_unknown_curve_index_is_one_line_and_exit_2(
-    inputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    rows = (inputs / "trainers.csv").read_text().splitlines()
-    (tmp_path / "trainers.csv").write_text("\n".join([*rows[:3], rows[3][:-1] + "9"]) + "\n")
-    (tmp_path / "curves.json").write_text(json.dumps(CURVES))
-    (tmp_path / "events.csv.gz").write_bytes((inputs / "events.csv.gz").read_bytes())
-    assert run(arguments(tmp_path, "--planner", "dp")) == 2
-    assert "trainers.csv:4: curve 9 is unknown; the curves file has 0 to 1" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        ("--planner", "best"),
-        ("--solver", "magic"),
-        ("--objective", "profit"),
-        ("--objective", "nowhere:function"),
-        ("--node-order", "random"),
-        ("--node-order", "topology"),
-        ("--node-order", "topology", "--site", "local"),
-        ("--site", "nowhere"),
-        ("--only-nodes", "x[2-1]"),
-        ("--only-nodes", "x*"),
-        ("--accounting", "free"),
-        ("--t-fwd-s", "soon"),
-        ("--t-fwd-s", "0"),
-        ("--t-fwd-s", "nan"),
-        ("--t-fwd-s", ""),
-        ("--hours", "nan"),
-        ("--hours", "inf"),
-        ("--planner", "dp", "--solver", "magic"),
-        ("--report", "FILE/beneath"),
-        ("--max-parallel-trainers", "0"),
-        ("--on-curve", "5"),
-        ("--decide-every-s", "0"),
-        ("--decide-every-s", "nan"),
-        ("--sizes", ""),
-        ("--sizes", "2,1"),
-        ("--sizes", "4096"),
-    ],
-)
-def test_a_bad_option_is_one_line_and_exit_2(
-    inputs: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...]
-) -> None:
-    files = [option.replace("FILE", str(inputs / "curves.json")) for option in options]
-    assert run(arguments(inputs, *files)) == 2
-    said = capsys.readouterr().err.strip()
-    assert said.startswith("pilot: ") and "\n" not in said
+    assert run(arguments(refusable, "--planner", "dp", *options, events=events)) == 2
+    line = capsys.readouterr().err.strip()
+    assert line.startswith("pilot: ") and words in line and "\n" not in line
 
 
 def started(folder: Path) -> subprocess.Popen[str]:

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -20,7 +21,7 @@ from pilot.core.errors import UserError
 from pilot.protocol import wire
 from pilot.protocol.connection import Certificate, load, write
 from pilot.protocol.pool_client import request
-from tests.integration.live_pool import DEADLINE_S, LAUNCH, Peer, Pool, pool, until
+from tests.integration.live_pool import DEADLINE_S, LAUNCH, Peer, Pool, pool, settings, until
 from tests.streams import Stream
 
 numbers = itertools.count()
@@ -47,7 +48,7 @@ def test_a_wrong_token_is_refused_and_logged(live: Pool) -> None:
 @pytest.mark.parametrize("changes", [{"version": "0.0.0"}, {"protocol": 99}])
 def test_another_version_is_refused_and_logged(live: Pool, changes: dict[str, object]) -> None:
     reason = Peer(live.file, "p", **changes).hears(wire.Refused).reason
-    assert reason.startswith("a pilot of version")
+    assert reason.startswith("version mismatch: pilot ")
     until(lambda: reason in live.log())
 
 
@@ -239,18 +240,19 @@ def test_a_port_in_use_is_one_clear_line_and_leaves_no_pool_behind(live: Pool, t
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("wrong", "says"),
     [
-        (["--planner", "oracle"], "unknown planner 'oracle'"),
-        (["--solver", "abacus"], "unknown solver 'abacus'"),
-        (["--t-fwd-s", "0"], "t_fwd_s must be greater than 0"),
-        (["--objective", "nowhere:f"], "cannot load the objective"),
-        (["--objective", "fun"], "no objective named 'fun'"),
+        ({"planner": "oracle"}, "unknown planner 'oracle'"),
+        ({"solver": "abacus"}, "unknown solver 'abacus'"),
+        ({"t_fwd_s": 0}, "t_fwd_s must be greater than 0"),
+        ({"t_fwd_s": "soon"}, "--settings: Expected `float`, got `str` - at `$.t_fwd_s`"),
+        ({"objective": "nowhere:f"}, "cannot load the objective"),
+        ({"objective": "fun"}, "no objective named 'fun'"),
     ],
 )
-def test_wrong_settings_are_one_clear_line(tmp_path: Path, options: list[str], says: str) -> None:
+def test_wrong_settings_are_one_clear_line(tmp_path: Path, wrong: dict[str, Any], says: str) -> None:
     made = Pool(tmp_path)
-    assert says in fails([*made.command, *options])
+    assert says in fails([*made.command, *settings(**wrong)])
     assert not made.run_dir.exists()
 
 

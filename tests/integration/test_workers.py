@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from pilot.agent import workdir as workdirs
-from pilot.agent.vocabulary import WorkerEnded, WorkerMessage
+from pilot.agent.events_effects import WorkerEnded, WorkerMessage
 from pilot.agent.workers import Workers
 from pilot.core.commands import StopWorker
 from pilot.host import proc
@@ -98,7 +98,7 @@ def test_those_that_were_told_to_stop_end_by_themselves(tmp_path: Path) -> None:
         async with bench(tmp_path) as it:
             it.launch(f"print('here', flush=True)\n{CONTROL}if rank == 2: time.sleep(0.5)\nprint('done', flush=True)\n")
             await it.until(lambda: all("here" in it.log(rank) for rank in range(3)), "all have begun")
-            it.workers.tell("t", StopWorker("t", "", "finished"))
+            it.workers.send("t", StopWorker("t", "", "finished"))
             assert (await it.end()).status == 0
             assert all("done" in it.log(rank) for rank in range(3))
 

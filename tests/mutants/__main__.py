@@ -30,38 +30,34 @@ from tests.mutants.equivalent import EQUIVALENT
 from tests.mutants.mutations import Mutant, mutants
 
 CORE = ["tests/transcripts/test_transcripts.py", "tests/unit/core/test_by_hand.py",
-        "tests/unit/core/trainer/test_counts.py", "tests/transcripts/test_plays.py", "tests/property/test_core.py",
+        "tests/unit/core/trainer/test_trainer.py", "tests/transcripts/test_plays.py", "tests/property/test_core.py",
         "tests/property/test_tables.py", "tests/property/test_snapshot.py"]  # fmt: skip
 """The fast ones first: most mutants are killed by one of them."""
 
 ASSIGNMENT = "tests/property/test_assign.py"
 FOLDERS = ("tests/unit/core", "tests/unit/history", "tests/property")
 NEAREST = {
+    "bookkeeping": ["test_planning"],
     "commands": ["test_problem"],
     "config": ["test_problem"],
-    "coordinator": ["test_arrivals", "test_sizes"],
-    "curve_learned": ["test_curve_model", "test_measured"],
-    "ends": ["test_assign"],
+    "coordinator": ["test_arrivals"],
     "ids": ["test_problem"],
-    "pose": ["test_measured", "test_problem", "test_sizes"],
-    "problem": ["test_objective", "test_explain", "test_sizes"],
+    "planning": ["test_arrivals", "test_measured", "test_problem"],
+    "pool": ["test_assign"],
+    "problem": ["test_objective", "test_explain"],
     "profile": ["test_profiles"],
     "profiles": ["test_worth"],
-    "promotion": ["test_studies"],
-    "spec": ["test_problem", "test_curve", "test_sizes"],
+    "spec": ["test_problem", "test_curve"],
     "study": ["test_studies"],
     "transitions": ["test_trainer"],
-    "trial_weight": ["test_studies"],
 }
 """Tests of a module besides those that bear its name."""
 
 BESIDE = {
     "explain": ["test_problem"],
-    "goal": [],
     "ledger": ["test_ledger_proof"],
-    "ledger_proof": ["test_ledger"],
+    "remaining_work": ["test_goal"],
     "run_identity": ["test_ledger_proof"],
-    "step_ranges": ["test_ledger", "test_ledger_proof"],
 }
 """Modules of the core that decide nothing: only these tests are needed."""
 
@@ -84,7 +80,7 @@ TESTS = {
         "tests/unit/train/test_sampler.py", "tests/unit/train/test_order.py", "tests/unit/train/test_loader.py",
     ],
 }  # fmt: skip
-WARM = ("click", "hypothesis", "hypothesis.strategies", "msgspec", "numpy", "psutil", "pydantic", "pytest", "torch")
+WARM = ("click", "hypothesis", "hypothesis.strategies", "msgspec", "numpy", "psutil", "pytest", "torch")
 LIMIT_S = 900.0
 """A mutant that takes this long hangs without using CPU time; if it uses it, see ``plugin``."""
 

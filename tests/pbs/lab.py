@@ -242,7 +242,9 @@ class Lab:
         self.resume_server()
         if jobs := self.queued():
             self.run("qdel", "-W", "force", *jobs, check=False)
-        wait_for(lambda: not self.queued(), "no jobs", limit_s=20, fatal=False)
+        wait_for(
+            lambda: not self.queued() and self.nodes_in("free") == list(NODES), "all free", limit_s=60, fatal=False
+        )
 
     def stop(self) -> None:
         """Kill everything inside; the namespaces and everything in them disappear with the last process."""

@@ -7,7 +7,6 @@ import shlex
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -15,9 +14,8 @@ from pilot.provisioning.keeper import Keeper
 from pilot.provisioning.scheduler import JobEnd
 from pilot.provisioning.scheduler_pbs import PbsQueue
 from pilot.site.site import Site, walltime_seconds
-from tests.crew import Crew, play
+from tests.crew import Crew, with_crew
 from tests.pbs.lab import CPUS, NODES, Lab, options
-from tests.slurm.lab import wait_for
 
 # In Python, like the agent: the shell above a pilot's script ignores TERM, so a shell below it could not trap it.
 AGENT = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); time.sleep(1e6)"
@@ -44,57 +42,46 @@ def high_priority(lab: Lab, run_s: int = 3) -> str:
     return lab.qsub("-q", "demand", *options(), "--", "/bin/sleep", str(run_s))
 
 
-def test_a_server_without_history_gets_no_more_jobs_than_are_wanted(lab: Lab, tmp_path: Path) -> None:
+@with_crew(POLITE, SITE)
+async def test_a_server_without_history_gets_no_more_jobs_than_are_wanted(keeper: Keeper, crew: Crew, lab: Lab) -> None:
     """OpenPBS's default: ``qstat -x`` then reports success, but no jobs."""
-    crew = Crew(tmp_path, POLITE, SITE)
-
-    async def script(keeper: Keeper) -> None:
-        keeper.want(2)
-        await crew.until_running(2)
-        most = 0
-        for _ in range(50):
-            most = max(most, len(lab.queued()))
-            await asyncio.sleep(0.2)
-        assert (most, crew.events) == (2, [])
-
-    play(crew, script)
-    assert lab.queued() == []
+    keeper.want(2)
+    await crew.until_running(2)
+    most = 0
+    for _ in range(50):
+        most = max(most, len(lab.queued()))
+        await asyncio.sleep(0.2)
+    assert (most, crew.events) == (2, [])
 
 
 @pytest.mark.usefixtures("history")
-def test_a_user_an_admin_and_the_scheduler_end_jobs_in_their_own_ways(lab: Lab, tmp_path: Path) -> None:
+@with_crew(POLITE, SITE)
+async def test_a_user_an_admin_and_the_scheduler_end_jobs_in_their_own_ways(
+    keeper: Keeper, crew: Crew, lab: Lab
+) -> None:
     preempting(lab, "D")
-    crew = Crew(tmp_path, POLITE, SITE)
-
-    async def script(keeper: Keeper) -> None:
-        keeper.want(3)
-        await crew.until_running(3)
-        lab.run("qdel", next(iter(keeper.book.jobs)))
-        await crew.until(lambda: crew.endings() == [JobEnd.CANCELLED], "deleted by somebody")
-        await crew.until_running(3)
-        high = high_priority(lab)
-        await crew.until(lambda: crew.endings()[1:] == [JobEnd.PREEMPTED], "deleted by the scheduler")
-        await crew.until(lambda: lab.state(high) in "RF", "the other job has its node")
-        await crew.until_running(3)
-
-    play(crew, script)
-    assert not any(event.failed for event in crew.events if hasattr(event, "failed"))
+    keeper.want(3)
+    await crew.until_running(3)
+    lab.run("qdel", next(iter(keeper.book.jobs)))
+    await crew.until(lambda: crew.endings() == [JobEnd.CANCELLED], "deleted by somebody")
+    await crew.until_running(3)
+    high = high_priority(lab)
+    await crew.until(lambda: crew.endings()[1:] == [JobEnd.PREEMPTED], "deleted by the scheduler")
+    await crew.until(lambda: lab.state(high) in "RF", "the other job has its node")
+    await crew.until_running(3)
+    assert crew.failures() == []
 
 
-def test_without_history_a_preempted_job_is_what_its_agent_said(lab: Lab, tmp_path: Path) -> None:
+@with_crew(POLITE, SITE)
+async def test_without_history_a_preempted_job_ends_as_its_agent_reported(keeper: Keeper, crew: Crew, lab: Lab) -> None:
     preempting(lab, "D")
-    crew = Crew(tmp_path, POLITE, SITE)
-
-    async def script(keeper: Keeper) -> None:
-        keeper.want(3)
-        await crew.until_running(3)
-        there = list(keeper.book.jobs)
-        high_priority(lab)
-        gone = await first_gone(lab, there)
-        keeper.noticed(gone, "signal SIGTERM")
-        await crew.until(lambda: crew.endings() == [JobEnd.PREEMPTED], "as its agent said")
-
-    play(crew, script)
+    keeper.want(3)
+    await crew.until_running(3)
+    there = list(keeper.book.jobs)
+    high_priority(lab)
+    gone = await first_gone(lab, there)
+    keeper.noticed(gone, "signal SIGTERM")
+    await crew.until(lambda: crew.endings() == [JobEnd.PREEMPTED], "as its agent reported")
 
 
 async def first_gone(lab: Lab, jobs: list[str]) -> str:
@@ -109,124 +96,96 @@ async def first_gone(lab: Lab, jobs: list[str]) -> str:
 
 
 @pytest.mark.usefixtures("history")
-def test_a_requeued_job_lives_again(lab: Lab, tmp_path: Path) -> None:
+@with_crew(POLITE, SITE.replace(requeue=True))
+async def test_a_requeued_job_lives_again(keeper: Keeper, crew: Crew, lab: Lab) -> None:
     preempting(lab, "R")
-    crew = Crew(tmp_path, POLITE, SITE.replace(requeue=True))
-
-    async def script(keeper: Keeper) -> None:
-        keeper.want(3)
-        await crew.until_running(3)
-        high_priority(lab, run_s=1)
-        await crew.until(lambda: any(r.restart for r in keeper.book.jobs.values()), "it is requeued")
-        await crew.until(lambda: keeper.status().running == 3, "it, or its replacement, runs")
-        assert set(crew.endings()) <= {JobEnd.CANCELLED}
-
-    play(crew, script)
+    keeper.want(3)
+    await crew.until_running(3)
+    high_priority(lab, run_s=1)
+    await crew.until(lambda: any(r.restart for r in keeper.book.jobs.values()), "it is requeued")
+    await crew.until(lambda: keeper.status().running == 3, "it, or its replacement, runs")
+    assert set(crew.endings()) <= {JobEnd.CANCELLED}
 
 
-def test_a_suspended_job_is_replaced_and_comes_back(lab: Lab, tmp_path: Path) -> None:
+@with_crew(POLITE, SITE)
+async def test_a_suspended_job_is_replaced_and_comes_back(keeper: Keeper, crew: Crew, lab: Lab) -> None:
     preempting(lab, "S")
-    crew = Crew(tmp_path, POLITE, SITE)
-
-    async def script(keeper: Keeper) -> None:
-        keeper.want(3)
-        await crew.until_running(3)
-        high = high_priority(lab, run_s=600)
-        await crew.until(lambda: keeper.status().suspended == 1, "one is suspended")
-        await crew.until(lambda: keeper.status().pending == 1, "its replacement waits")
-        lab.run("qdel", high)
-        await crew.until(lambda: keeper.status().suspended == 0, "it runs again")
-        await crew.until(lambda: (keeper.status().running, keeper.status().pending) == (3, 0), "the replacement goes")
-        await crew.until(lambda: crew.endings() == [JobEnd.CANCELLED], "it is over")
-
-    play(crew, script)
+    keeper.want(3)
+    await crew.until_running(3)
+    high = high_priority(lab, run_s=600)
+    await crew.until(lambda: keeper.status().suspended == 1, "one is suspended")
+    await crew.until(lambda: keeper.status().pending == 1, "its replacement waits")
+    lab.run("qdel", high)
+    await crew.until(lambda: keeper.status().suspended == 0, "it runs again")
+    await crew.until(lambda: (keeper.status().running, keeper.status().pending) == (3, 0), "the replacement goes")
+    await crew.until(lambda: crew.endings() == [JobEnd.CANCELLED], "it is over")
 
 
-def test_a_pilot_is_shortened_to_a_window_and_told_of_its_end(lab: Lab, tmp_path: Path) -> None:
+@with_crew(POLITE, SITE.replace(walltime_min="00:01:00", grace_s=5))
+async def test_a_pilot_is_shortened_to_a_window_and_warned_of_its_end(keeper: Keeper, crew: Crew, lab: Lab) -> None:
     """All nodes are reserved from shortly on: a job of an hour has to wait."""
     at = time.strftime("%Y%m%d%H%M.%S", time.localtime(time.time() + 85))
     reserved = lab.run("pbs_rsub", "-R", at, "-D", "1:00:00", "-l", f"select={len(NODES)}:ncpus={CPUS}").split()[0]
-    wait_for(lambda: "RESV_CONFIRMED" in lab.run("pbs_rstat", "-f", reserved), "it is confirmed", limit_s=30)
-    long = lab.qsub("-q", "preemptable", *options(), "--", "/bin/sleep", "600")
-    crew = Crew(tmp_path, POLITE, SITE.replace(walltime_min="00:01:00", grace_s=5))
-
-    async def script(keeper: Keeper) -> None:
+    try:
+        await crew.until(lambda: "RESV_CONFIRMED" in lab.run("pbs_rstat", "-f", reserved), "it is confirmed")
+        long = lab.qsub("-q", "preemptable", *options(), "--", "/bin/sleep", "600")
         keeper.want(1)
         await crew.until_running(1)
         (job,) = keeper.book.jobs
         assert 60 <= walltime_seconds(lab.attribute(job, "Resource_List.walltime")) <= 85
         assert lab.state(long) == "Q"
-        await crew.until(lambda: crew.noticed() == [job], "its end is told")
+        await crew.until(lambda: crew.noticed() == [job], "its end is announced")
         await crew.until(lambda: crew.endings() == [JobEnd.WALLTIME], "its wall time is over")
-
-    try:
-        play(crew, script)
     finally:
         lab.run("pbs_rdel", reserved)
 
 
-def test_a_held_job_and_a_stopped_queue_are_told_in_pbss_words(lab: Lab, tmp_path: Path) -> None:
-    crew = Crew(tmp_path, POLITE, SITE)
+@with_crew(POLITE, SITE)
+async def test_a_held_job_and_a_stopped_queue_are_reported_in_pbss_words(keeper: Keeper, crew: Crew, lab: Lab) -> None:
     lab.qmgr("set queue preemptable started=False")
-
-    async def script(keeper: Keeper) -> None:
-        keeper.want(1)
-        await crew.until(lambda: "Queue not started" in keeper.status().waits_for, "the queue is stopped")
-        (job,) = keeper.book.jobs
-        lab.run("qhold", "-h", "o", job)
-        await crew.until(lambda: "held" in keeper.status().waits_for, "the job is held")
-        lab.qmgr("set queue preemptable started=True")
-        lab.run("qrls", "-h", "o", job)
-        await crew.until_running(1)
-        assert keeper.status().waits_for == ""
-
-    play(crew, script)
+    keeper.want(1)
+    await crew.until(lambda: "Queue not started" in keeper.status().waits_for, "the queue is stopped")
+    (job,) = keeper.book.jobs
+    lab.run("qhold", "-h", "o", job)
+    await crew.until(lambda: "held" in keeper.status().waits_for, "the job is held")
+    lab.qmgr("set queue preemptable started=True")
+    lab.run("qrls", "-h", "o", job)
+    await crew.until_running(1)
+    assert keeper.status().waits_for == ""
 
 
-def test_a_dead_node_is_replaced_after_the_agents_lease_and_its_job_is_taken_off_the_books(
-    lab: Lab, tmp_path: Path
-) -> None:
-    site = SITE.replace(orphan_s=6, silent_s=3, heartbeat_s=1, grace_s=1)
-    crew = Crew(tmp_path, POLITE, site)
+@with_crew(POLITE, SITE.replace(orphan_s=6, silent_s=3, heartbeat_s=1, grace_s=1))
+async def test_a_dead_node_is_replaced_after_its_agents_lease(keeper: Keeper, crew: Crew, lab: Lab) -> None:
+    keeper.want(2)
+    await crew.until_running(2)
+    jobs = list(keeper.book.jobs)
+    dead = next(job for job in jobs if "n1" in lab.attribute(job, "exec_host"))
+    (alive,) = set(jobs) - {dead}
 
-    async def script(keeper: Keeper) -> None:
-        keeper.want(2)
-        await crew.until_running(2)
-        jobs = list(keeper.book.jobs)
-        dead = next(job for job in jobs if "n1" in lab.attribute(job, "exec_host"))
-        (alive,) = set(jobs) - {dead}
-        lab.kill_node("n1")
+    def is_forgotten() -> bool:
+        keeper.want(2, present=keeper.book.jobs.keys() - {dead})
+        return dead not in keeper.book.jobs
 
-        def still_there() -> bool:
-            keeper.want(2, present=[job for job in keeper.book.jobs if job not in (dead,)])
-            return dead in keeper.book.jobs
-
-        await crew.until(lambda: not still_there(), "the dead job is off the books")
+    lab.kill_node("n1")
+    try:
+        await crew.until(is_forgotten, "the dead job is over")
         assert crew.endings() == [JobEnd.NODE_FAILED]
         assert alive in keeper.book.jobs
-        await crew.until(lambda: not still_there() and keeper.status().running == 2, "it is replaced")
+        await crew.until(lambda: is_forgotten() and keeper.status().running == 2, "it is replaced")
         assert dead not in lab.queued()
-
-    try:
-        play(crew, script)
     finally:
         lab.start_node("n1")
-        wait_for(lambda: lab.nodes_in("free") == list(NODES), "all nodes free", limit_s=60)
 
 
-def test_a_server_that_does_not_answer_changes_nothing(lab: Lab, tmp_path: Path) -> None:
-    crew = Crew(tmp_path, STUBBORN, SITE.replace(command_timeout_s=2))
-
-    async def script(keeper: Keeper) -> None:
-        keeper.want(2)
-        await crew.until_running(2)
-        lab.pause_server()
-        await crew.until(lambda: "did not answer within 2 s" in keeper.status().trouble, "the trouble is told")
-        assert (keeper.status().running, crew.endings()) == (2, [])
-        lab.resume_server()
-        await crew.until(lambda: keeper.status().trouble == "", "it answers again")
-
-    play(crew, script)
+@with_crew(STUBBORN, SITE.replace(command_timeout_s=2))
+async def test_a_server_that_does_not_answer_changes_nothing(keeper: Keeper, crew: Crew, lab: Lab) -> None:
+    keeper.want(2)
+    await crew.until_running(2)
+    lab.pause_server()
+    await crew.until(lambda: "did not answer within 2 s" in keeper.status().trouble, "the trouble is told")
+    assert (keeper.status().running, crew.endings()) == (2, [])
+    lab.resume_server()
+    await crew.until(lambda: keeper.status().trouble == "", "it answers again")
 
 
 def test_one_qselect_and_one_qstat_per_poll(lab: Lab) -> None:

@@ -20,14 +20,13 @@ from pilot.core.events import (
     PoolChanged,
     PoolReopened,
     TrainerCancelled,
-    TrainerFinished,
     TrainerHeld,
     TrainerReleased,
     TrainerRemoved,
     TrainerSubmitted,
 )
 from pilot.core.ids import TrainerId
-from pilot.core.trainer.spec import Checking, Profiling, TrainerSpec
+from pilot.core.trainer.spec import Checking, Profiling
 from pilot.rundir.entries import Decision
 from pilot.rundir.follower import Follower
 from tests.invariants import violations
@@ -51,32 +50,26 @@ def act(world: World, action: str, number: int) -> None:
     """One random event in the world; ``number`` decides which, how many, and for whom."""
     rng = random.Random(number)
     trainers = list(world.core.trainers)
+    name = TrainerId(f"t{sum(isinstance(event, TrainerSubmitted) for _, event, _ in world.history)}")
     match action:
         case "join":
             world.join(1 + number % 3)
         case "notice" if world.nodes:
-            leaving = tuple(rng.sample(world.nodes, min(len(world.nodes), 1 + number % 3)))
-            world.send(PoolChanged(leaving=leaving, deadline_s=world.now_s + 30))
+            noticed = tuple(rng.sample(world.nodes, min(len(world.nodes), 1 + number % 3)))
+            world.send(PoolChanged(noticed=noticed, deadline_s=world.now_s + 30))
         case "lose" if world.nodes:
             world.lose(rng.sample(world.nodes, min(len(world.nodes), 1 + number % 3)))
         case "submit" | "submit bounded" | "submit sized":
             low = 1 + number % 3
             sizes = (low, 2 * low, 4 * low) if action == "submit sized" else ()
-            name = TrainerId(f"t{sum(isinstance(event, TrainerSubmitted) for _, event, _ in world.history)}")
             budget = 0.02 if action == "submit bounded" else None
-            world.send(
-                TrainerSubmitted(
-                    TrainerSpec(name, low, max((*sizes, low + number % 4)), budget_node_hours=budget, sizes=sizes)
-                )
-            )
+            world.submit(name, low, max((*sizes, low + number % 4)), budget_node_hours=budget, sizes=sizes)
         case "submit checked":
-            name = TrainerId(f"t{sum(isinstance(event, TrainerSubmitted) for _, event, _ in world.history)}")
             check = Checking.REQUIRE if number % 2 else Checking.AUTO
-            world.send(TrainerSubmitted(TrainerSpec(name, 1, 1 + number % 5, check=check)))
+            world.submit(name, 1, 1 + number % 5, check=check)
         case "submit profiled":
-            name = TrainerId(f"t{sum(isinstance(event, TrainerSubmitted) for _, event, _ in world.history)}")
             profile = Profiling.INVERSE if number % 3 == 0 else Profiling.AUTO
-            world.send(TrainerSubmitted(TrainerSpec(name, 1 + number % 2, 4 + number % 6, profile=profile)))
+            world.submit(name, 1 + number % 2, 4 + number % 6, profile=profile)
         case "report" if trainers:
             for _ in range(REPORTS):
                 world.step(trainers[number % len(trainers)])
@@ -85,10 +78,7 @@ def act(world: World, action: str, number: int) -> None:
         case "cancel" if trainers:
             world.send(TrainerCancelled(rng.choice(trainers)))
         case "finish" if trainers:
-            trainer = rng.choice(trainers)
-            group = world.core.trainers[trainer].group
-            if group is not None:
-                world.send(TrainerFinished(trainer, group.generation, world.steps.get(trainer, 0), 0))
+            world.finish(rng.choice(trainers))
         case "answer" | "fail":
             world.complete(number, lambda p: random_plan(p, rng), ok=action == "answer")
         case "die" if world.workers:
@@ -223,11 +213,10 @@ def test_profiles_end_or_wait_for_nodes_and_their_pins_fit(script: list[tuple[st
         world.pass_time(MEASURE_S + REACH_S)
     trainers = world.core.admitted()
     assert not any(t.profile.pin is not None for t in trainers), "a profile hangs"
-    for _, _, commands in world.history:
-        for problem in [command.problem for command in commands if isinstance(command, Solve)]:
-            pins = [(c, c.pin) for c in problem.candidates if c.pin is not None]
-            assert sum(pin for _, pin in pins) <= problem.nodes
-            assert all(c.min_nodes <= pin <= c.max_nodes for c, pin in pins)
+    for problem in [solve.problem for solve in world.given(Solve)]:
+        pins = [(c, c.pin) for c in problem.candidates if c.pin is not None]
+        assert sum(pin for _, pin in pins) <= problem.nodes
+        assert all(c.min_nodes <= pin <= c.max_nodes for c, pin in pins)
 
 
 sizes = st.lists(st.tuples(st.integers(1, 2), st.integers(0, 3)), min_size=1, max_size=3)
@@ -240,7 +229,7 @@ def pool_with(sick: int, healthy: int, trainers: list[tuple[int, int]], order: i
     world.join(sick + healthy)
     world.sick = set(random.Random(order).sample(world.nodes, sick))
     for number, (low, more) in enumerate(trainers):
-        world.send(TrainerSubmitted(TrainerSpec(TrainerId(f"t{number}"), low, low + more)))
+        world.submit(TrainerId(f"t{number}"), low, low + more)
     world.settle()
     return world
 
@@ -273,10 +262,9 @@ def test_a_node_that_two_trainers_blame_meets_no_third_one_until_its_time_is_ove
     for number in range(4):
         before = len(world.history)
         met = set(world.core.pool.aside)
-        world.send(TrainerSubmitted(TrainerSpec(TrainerId(f"t{number}"), 1, sick + healthy)))
+        world.submit(TrainerId(f"t{number}"), 1, sick + healthy)
         world.settle()
-        starts = [c for _, _, commands in world.history[before:] for c in commands if isinstance(c, StartWorker)]
-        assert met.isdisjoint(c.node for c in starts)
+        assert met.isdisjoint(start.node for start in world.given(StartWorker, before))
         world.send(TrainerCancelled(TrainerId(f"t{number}")))
         world.settle()
     world.pass_time(1e5)
@@ -289,18 +277,17 @@ def test_a_script_that_fails_everywhere_fails_soon_and_no_node_is_blamed(nodes: 
     world = World()
     world.broken_scripts = {TrainerId("bad")}
     world.join(nodes)
-    world.send(TrainerSubmitted(TrainerSpec(TrainerId("bad"), min(low, nodes), min(low, nodes) + 1)))
+    world.submit(TrainerId("bad"), min(low, nodes), min(low, nodes) + 1)
     if beside:
-        world.send(TrainerSubmitted(TrainerSpec(TrainerId("good"), 1, nodes)))
+        world.submit(TrainerId("good"), 1, nodes)
     world.settle()
     bad = world.core.trainers[TrainerId("bad")]
     world.send(TrainerCancelled(TrainerId("good")))
     world.settle()
     assert bad.outcome is Outcome.FAILED
-    tried = [c for _, _, commands in world.history for c in commands if isinstance(c, StartWorker)]
-    assert len([c for c in tried if c.trainer == "bad"]) <= max(3, bad.spec.max_nodes) + bad.spec.max_nodes
-    told = [c for _, _, commands in world.history for c in commands if isinstance(c, SetNodeAside)]
-    assert not [c for c in told if c.trainer is None]
+    tried = [start for start in world.given(StartWorker) if start.trainer == bad.id]
+    assert len(tried) <= max(3, bad.spec.max_nodes) + bad.spec.max_nodes
+    assert all(aside.trainer is not None for aside in world.given(SetNodeAside))
     assert not world.core.pool.aside
 
 

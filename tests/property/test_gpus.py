@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from pilot.core.curves.measured import Measured
 from pilot.core.ids import NodeId, TrainerId
-from pilot.core.plan.assign import GpuNodes, assign
+from pilot.core.plan.assign import assign
 from pilot.core.pool.pool import Pool
 from pilot.core.trainer.spec import TrainerSpec
 from pilot.core.trainer.trainer import Trainer
+from pilot.research.gpu_packing import GpuNodes
 
 
 def gpu_nodes(per_node: int) -> GpuNodes:

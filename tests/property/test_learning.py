@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pilot.core.commands import Solve
 from pilot.core.config import CoordinatorConfig
 from pilot.core.curves.measured import Measured
-from pilot.core.events import TrainerCancelled, TrainerSubmitted
+from pilot.core.events import TrainerCancelled
 from pilot.core.ids import TrainerId
 from pilot.core.plan.objective import throughput
 from pilot.core.trainer.spec import TrainerSpec
@@ -21,7 +21,7 @@ A, B = TrainerId("a"), TrainerId("b")
 
 def submit(world: World, *names: TrainerId, **given: int) -> None:
     for name in names:
-        world.send(TrainerSubmitted(TrainerSpec(name, **given)))
+        world.submit(name, **given)
     world.settle(dp.plan)
 
 
@@ -34,7 +34,7 @@ def train(world: World, seconds: int, rate: Callable[[TrainerId, int], float]) -
             if (group := world.core.trainers[name].group) is not None:
                 world.step(name, rate(name, len(group.members)))
         world.settle(dp.plan)
-    return sum(isinstance(c, Solve) for _, _, commands in world.history[began:] for c in commands)
+    return len(world.given(Solve, began))
 
 
 def held(world: World, name: TrainerId) -> int:

@@ -39,7 +39,7 @@ class World:
             Situation(
                 self.now_s,
                 self.wanted,
-                self.book.kept(self.now_s, ()),
+                self.book.scaling_jobs(self.now_s),
                 yielding=self.book.yielding(self.now_s),
                 submitted=self.book.just_submitted(self.now_s),
             ),
@@ -112,10 +112,10 @@ def play(world: World, verb: str, what: object) -> None:
         case "answer", list(told):
             jobs = sorted(world.book.jobs, key=int)[-len(told) :] if told else []
             shown = {job: _of(job, view) for job, view in zip(jobs, told, strict=False) if view is not None}
-            world.book.take(world.now_s, world.now_s, QueueSnapshot(shown))
+            world.book.update(world.now_s, world.now_s, QueueSnapshot(shown))
         case "same answer", _:
             told = {job: _of(job, what) for job in world.book.jobs} if isinstance(what, JobView) else {}
-            world.book.take(world.now_s, world.now_s, QueueSnapshot(told))
+            world.book.update(world.now_s, world.now_s, QueueSnapshot(told))
         case "wait", float(seconds):
             world.now_s += seconds
         case "want", int(wanted):
@@ -156,6 +156,6 @@ def test_a_large_pool_that_is_always_losing_some_pilots_is_kept_up() -> None:
             phase = JobPhase.RUNNING if left_s > 0 else JobPhase.OVER
             taken_s = world.now_s if 0 < left_s < SITE.grace_s else None
             shown[job] = JobView(job, phase, None if left_s > 0 else JobEnd.PREEMPTED, start_s=0.0, preempt_s=taken_s)
-        world.book.take(world.now_s, world.now_s, QueueSnapshot(shown))
+        world.book.update(world.now_s, world.now_s, QueueSnapshot(shown))
         kept.append(sum(view.phase is JobPhase.RUNNING and view.preempt_s is None for view in shown.values()))
     assert sum(kept[-120:]) / 120 > 0.97 * 600

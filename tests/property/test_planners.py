@@ -15,7 +15,11 @@ from pilot.core.errors import UserError
 from pilot.core.ids import TrainerId
 from pilot.core.plan.problem import Candidate, PlanStatus, Problem
 from pilot.planners import choice, dp, milp
+from pilot.planners.solvers import find
+from tests.property import model_nodes
 from tests.unit.planners.problems import NAMES, best_plan, best_value, value
+
+NODES = milp.Formulation("milp-nodes", model_nodes.build, model_nodes.counts)
 
 rates = st.one_of(st.integers(0, 40).map(lambda tenths: tenths / 10), st.floats(0, 1000, allow_subnormal=False))
 widths = st.one_of(st.integers(1, 6).map(float), st.floats(0.125, 6))
@@ -109,16 +113,16 @@ def test_milp_agrees_on_every_solver(solver: str, problem: Problem) -> None:
 @settings(max_examples=30, deadline=None)
 @given(problem=problems(most_trainers=3, most_nodes=6))
 def test_the_formulation_over_nodes_agrees_on_every_solver(solver: str, problem: Problem) -> None:
-    check(problem, solver, milp.NODES)
+    check(problem, solver, NODES)
 
 
 def check(problem: Problem, solver: str, formulation: milp.Formulation) -> None:
     """The solver alone, without the incumbent, and the plan."""
     try:
-        plan = planners.make(formulation.planner, solver)
+        find(solver)
     except UserError as error:
         pytest.skip(str(error))
-    made = plan(problem)
+    made = milp.plan(problem, 60.0, solver, formulation)
     assert made.status is PlanStatus.OPTIMAL
     assert made.counts == dp.plan(problem).counts
     if any(c.most_within(problem.nodes) for c in problem.candidates):
@@ -130,7 +134,9 @@ def check(problem: Problem, solver: str, formulation: milp.Formulation) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(problems(most_trainers=3, most_nodes=6), st.integers(1, 3), st.floats(0.5, 0.99))
-def test_nodes_about_to_leave_are_shared_out_as_trying_out_would(problem: Problem, ending: int, left: float) -> None:
+def test_nodes_about_to_leave_are_shared_out_as_by_exhaustive_search(
+    problem: Problem, ending: int, left: float
+) -> None:
     problem = replace(problem, ending=ending, ends_in_s=left * problem.t_fwd_s)
     best = max(problem.objective(counts, late) for counts, late in every_plan_with_ending(problem))
     largest = max(problem.t_fwd_s * c.value_at(n) for c in problem.candidates for n in range(c.max_nodes + 1))
@@ -179,7 +185,7 @@ def test_planners_find_the_best_plan_that_honours_all_pins(problem: Problem) -> 
 
 
 @settings(max_examples=100, deadline=None)
-@given(pinned_problems(), st.sampled_from(("equal-share", "milp", "milp-nodes", "dp")))
+@given(pinned_problems(), st.sampled_from(("equal-share", "milp", "dp")))
 def test_planners_without_time_honour_pins_too(problem: Problem, planner: str) -> None:
     made = planners.make(planner, limit_s=1e-9)(problem)
     assert made.status is PlanStatus.KEPT or problem.feasible(made.as_dict())
@@ -189,7 +195,7 @@ def test_planners_without_time_honour_pins_too(problem: Problem, planner: str) -
 
 @settings(max_examples=200, deadline=None)
 @given(problems())
-def test_trainers_want_what_the_best_plan_gives_them_where_there_are_nodes_enough(problem: Problem) -> None:
+def test_trainers_want_their_nodes_in_the_best_plan_of_a_large_pool(problem: Problem) -> None:
     # A trainer has an allowed count or is parked: the remainder after a loss is trimmed at once.
     assume(all(c.current_nodes < c.min_nodes or c.allows(c.current_nodes) for c in problem.candidates))
     enough = replace(problem, nodes=sum(c.max_nodes for c in problem.candidates))

@@ -127,11 +127,11 @@ def test_a_replay_ends_adds_up_and_gives_the_same_twice(
         return
     assert isinstance(again, Replay)
     assert repr(asdict(made.summary)) == repr(asdict(again.summary))
-    assert [(c.trainer, c.changes) for c in made.courses] == [(c.trainer, c.changes) for c in again.courses]
+    assert [(c.trainer, c.changes) for c in made.busiest] == [(c.trainer, c.changes) for c in again.busiest]
     summary = made.summary
     assert summary.complete and summary.completed <= summary.submitted
     assert all(math.isfinite(value) for value in asdict(summary).values() if isinstance(value, float))
     assert 0 <= summary.used <= 1 + 1e-9
     assert (made.columns["used"] <= made.columns["pool"]).all()
-    held = {nodes for course in made.courses for _, nodes in course.changes}
+    held = {nodes for account in made.busiest for _, nodes in account.changes}
     assert held <= {0, *POWERS} or not inputs.sizes

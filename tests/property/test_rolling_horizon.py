@@ -1,4 +1,4 @@
-"""Huawei's rolling horizon: both formulations, against all courses of small problems."""
+"""Huawei's rolling horizon: both formulations, against all schedules of small problems."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ def problem(seed: int, most_jobs: int = 3, most_nodes: int = 10) -> Problem:
 
 
 def best(jobs: list[HuaweiJob], nodes: int) -> float:
-    """Eq. 1's optimum, by trying all courses."""
+    """Eq. 1's optimum, by trying all schedules."""
     return max(
-        sum(worth(job, course) for job, course in zip(jobs, courses, strict=True))
-        for courses in itertools.product(*(itertools.product(range(len(j.sizes)), repeat=STEPS) for j in jobs))
-        if all(sum(j.sizes[c[t]] for j, c in zip(jobs, courses, strict=True)) <= nodes for t in range(STEPS))
+        sum(worth(job, schedule) for job, schedule in zip(jobs, schedules, strict=True))
+        for schedules in itertools.product(*(itertools.product(range(len(j.sizes)), repeat=STEPS) for j in jobs))
+        if all(sum(j.sizes[c[t]] for j, c in zip(jobs, schedules, strict=True)) <= nodes for t in range(STEPS))
     )
 
 
-def worth(job: HuaweiJob, course: tuple[int, ...]) -> float:
-    return sum(min(1.0, done) for done in itertools.accumulate(job.shares[k] for k in course))
+def worth(job: HuaweiJob, schedule: tuple[int, ...]) -> float:
+    return sum(min(1.0, done) for done in itertools.accumulate(job.shares[k] for k in schedule))
 
 
 def value_of(given: Problem, formulation: milp.Formulation, solver: str) -> float:
@@ -72,7 +72,7 @@ def agrees(seed: int, solver: str) -> None:
     assert value_of(given, COMPACT, solver) == pytest.approx(optimum, rel=exact)
     found = priced(jobs, given.nodes, time.monotonic() + 60.0, STEPS)
     assert found.bound is not None and found.value - 1e-9 <= optimum <= found.bound + 1e-9
-    assert found.value == pytest.approx(sum(map(worth, jobs, found.courses)))
+    assert found.value == pytest.approx(sum(map(worth, jobs, found.schedules)))
     rest = milp.Formulation("rest", lambda p: horizon.build(p, STEPS, found.hopeless()), horizon.counts)
     assert value_of(given, rest, solver) == pytest.approx(optimum, rel=exact)
 

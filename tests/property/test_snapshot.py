@@ -24,7 +24,7 @@ from tests.property.world import World
 
 GIVEN = {"_configs", "_order"}
 """Passed in when a core is created: functions and settings."""
-OF_ONE_EVENT = {"_touched", "_vacant", "_question", "_reach"}
+OF_ONE_EVENT = {"_touched", "_vacant", "_replan", "_reach"}
 """Reset by each event."""
 
 

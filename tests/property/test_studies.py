@@ -8,18 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pilot.core.coordinator import Coordinator
-from pilot.core.events import (
-    DrainRequested,
-    PoolReopened,
-    TrainerCancelled,
-)
+from pilot.core.events import DrainRequested, PoolReopened, TrainerCancelled
 from pilot.core.ids import StudyId, TrainerId, TrainerUid
-from pilot.core.study.events import (
-    StudyResumed,
-    StudyStopped,
-    StudySubmitted,
-    TrialAsked,
-)
+from pilot.core.study.events import StudyResumed, StudyStopped, StudySubmitted, TrialAsked
 from pilot.core.study.study import Study, StudySpec
 from pilot.core.trainer.spec import Checking, TrainerSpec
 from pilot.core.trainer.trainer import Phase

@@ -9,94 +9,42 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Callable
+from typing import TypeVar
 
-from pilot.core.commands import (
-    AskTrial,
-    CheckScript,
-    CloseTrainer,
-    Command,
-    DissolveGroup,
-    DrainPool,
-    ExamineGroup,
-    FormGroup,
-    HoldTrainer,
-    Outcome,
-    PauseGroup,
-    ReleaseNode,
-    SetCheckpointInterval,
-    SetNodeAside,
-    Solve,
-    StartWorker,
-    StopWorker,
-    TellTrial,
-    WarnOfBudget,
-    WriteCheckpoint,
-)
+from pilot.core import commands, events
 from pilot.core.config import CoordinatorConfig
 from pilot.core.coordinator import Coordinator
-from pilot.core.events import (
-    CheckpointPublished,
-    CheckpointWritten,
-    CodeLoaded,
-    DrainRequested,
-    EntriesLost,
-    Event,
-    ExitCause,
-    GroupBroken,
-    GroupExamined,
-    GroupFormed,
-    GroupPaused,
-    GroupStalled,
-    PlanReady,
-    PoolChanged,
-    Progress,
-    ScriptChecked,
-    StallFinding,
-    TrainerResumed,
-    Unloaded,
-    WorkerExited,
-    WorkerReady,
-    WorkerSlow,
-)
 from pilot.core.ids import Generation, NodeId, PlanId, StudyId, TrainerId
-from pilot.core.plan.problem import Plan, PlanStatus, Problem
-from pilot.core.study.events import (
-    TrialAsked,
-    TrialNotAsked,
-    TrialTold,
-)
+from pilot.core.plan.problem import Candidate, Plan, PlanStatus, Problem
+from pilot.core.study import events as study_events
 from pilot.core.trainer.proof import ProofState
 from pilot.core.trainer.reconcile import reconcile
+from pilot.core.trainer.spec import TrainerSpec
 from tests.invariants import violations
 
-Asynchronous = Solve | StartWorker | StopWorker | FormGroup | PauseGroup | ExamineGroup | WriteCheckpoint | DrainPool
-Asynchronous |= AskTrial | TellTrial | CheckScript
-_OnNode = StartWorker | StopWorker | WriteCheckpoint | CheckScript
+_OnNode = commands.StartWorker | commands.StopWorker | commands.WriteCheckpoint | commands.CheckScript
+_OfGroup = commands.FormGroup | commands.PauseGroup | commands.ExamineGroup
+Asynchronous = _OnNode | _OfGroup | commands.Solve | commands.DrainPool | commands.AskTrial | commands.TellTrial
+
+Given = TypeVar("Given")
 
 
 def random_plan(problem: Problem, rng: random.Random) -> Plan:
     """Any feasible plan: the core must cope with all of them."""
-    left, counts = problem.nodes - sum(c.pin or 0 for c in problem.candidates), []
-    for candidate in problem.candidates:
-        if candidate.pin is not None:
-            counts.append((candidate.trainer, candidate.pin))
-            continue
-        choices = [n for n in range(left + 1) if candidate.allows(n)]
-        counts.append((candidate.trainer, rng.choice(choices)))
-        left -= counts[-1][1]
-    return Plan(PlanStatus.OPTIMAL, tuple(counts), problem.objective(dict(counts)))
+    return _plan(problem, lambda c, left: rng.choice([n for n in range(left + 1) if c.allows(n)]))
 
 
 def generous_plan(problem: Problem) -> Plan:
     """First come, first served, as much as each can use: leaves no trainer without nodes needlessly."""
-    left, counts = problem.nodes - sum(c.pin or 0 for c in problem.candidates), []
+    return _plan(problem, Candidate.most_within)
+
+
+def _plan(problem: Problem, choose: Callable[[Candidate, int], int]) -> Plan:
+    left, counts = problem.nodes - sum(c.pin or 0 for c in problem.candidates), {}
     for candidate in problem.candidates:
-        if candidate.pin is not None:
-            counts.append((candidate.trainer, candidate.pin))
-            continue
-        counts.append((candidate.trainer, candidate.most_within(left)))
-        left -= counts[-1][1]
-    return Plan(PlanStatus.OPTIMAL, tuple(counts), problem.objective(dict(counts)))
+        counts[candidate.trainer] = candidate.pin if candidate.pin is not None else choose(candidate, left)
+        left -= counts[candidate.trainer] if candidate.pin is None else 0
+    return Plan(PlanStatus.OPTIMAL, tuple(counts.items()), problem.objective(counts))
 
 
 class World:
@@ -119,9 +67,9 @@ class World:
         self.saved: dict[TrainerId, int] = {}
         self.closed: list[TrainerId] = []
         self.released: set[NodeId] = set()
-        self.history: list[tuple[float, Event, list[Command]]] = []
+        self.history: list[tuple[float, events.Event, list[commands.Command]]] = []
 
-    def send(self, event: Event) -> list[Command]:
+    def send(self, event: events.Event) -> list[commands.Command]:
         """Pass ``event`` to the core, check the commands and keep those that are pending."""
         self.now_s += 1.0
         self._save(event)
@@ -132,18 +80,18 @@ class World:
         assert violations(self.core) == []
         vacant = {n for n in self.core.pool.leaving if n not in self.core.pool.occupant}
         assert vacant <= self.released, "a node that leaves and has no worker is not let go"
-        if isinstance(event, Progress | CheckpointPublished) and event.trainer in self.core.trainers:
+        if isinstance(event, events.Progress | events.CheckpointPublished) and event.trainer in self.core.trainers:
             self._rests(event.trainer)
         return commands
 
-    def _save(self, event: Event) -> None:
+    def _save(self, event: events.Event) -> None:
         """Record what checkpoints hold once ``event`` has happened."""
         match event:
-            case CheckpointPublished():
+            case events.CheckpointPublished():
                 self.saved[event.trainer] = event.step
-            case CheckpointWritten(error="") if event.node in self.core.trainers[event.trainer].writing:
+            case events.CheckpointWritten(error="") if event.node in self.core.trainers[event.trainer].writing:
                 self.saved[event.trainer] = event.step
-            case TrainerResumed(from_scratch=True):
+            case events.TrainerResumed(from_scratch=True):
                 trainer = self.core.trainers[event.trainer]
                 self.saved[trainer.id] = 0 if trainer.ended_early or trainer.rests else trainer.saved_step
             case _:
@@ -154,78 +102,81 @@ class World:
         pool, found = copy.deepcopy((self.core.pool, self.core.trainers[trainer]))
         assert reconcile(found, pool) == [], "a step changed what a trainer needs"
 
-    def _take(self, command: Command) -> None:
+    def _take(self, command: commands.Command) -> None:
         match command:
-            case Solve():
-                self.pending = [p for p in self.pending if not isinstance(p, Solve)]
-                self.pending.append(command)
-            case StartWorker():
+            case commands.Solve() | commands.DrainPool():
+                self._drop(lambda p: isinstance(p, type(command)))
+            case commands.StartWorker():
                 assert command.node in self.nodes, "a worker is started on a node that is gone"
                 assert command.node not in self.core.trainers[command.trainer].evidence.aside, "it was set aside"
                 assert not [n for _, n in self.workers if n == command.node], "two workers on one node"
                 self.workers[command.trainer, command.node] = "starting"
-                self.pending.append(command)
-            case StopWorker():
+            case commands.StopWorker():
                 assert self.workers[command.trainer, command.node] != "stopping", "a worker is stopped twice"
                 self.workers[command.trainer, command.node] = "stopping"
                 self._drop(lambda p: _concerns(p, command.trainer, command.node))
-                self.pending.append(command)
-            case FormGroup():
+            case commands.FormGroup():
                 assert command.generation > self.generations.get(command.trainer, 0), "a generation did not rise"
                 assert command.saved_step == self.saved.get(command.trainer, 0), "what was saved is forgotten"
                 for node in command.members:
                     assert self.workers[command.trainer, node] == "ready", "a group with a worker that is not ready"
                 self.generations[command.trainer] = command.generation
-                self.pending.append(command)
-            case DissolveGroup():
+            case commands.DissolveGroup():
                 self._drop(lambda p: _of_group(p, command.trainer, command.generation))
-            case CheckScript():
-                group = self.core.trainers[command.trainer].group
-                assert group is not None and group.members == (command.node,), "a script is checked beside others"
-                assert not [p for p in self.pending if isinstance(p, CheckScript) and p.trainer == command.trainer]
-                self.pending.append(command)
-            case PauseGroup() | WriteCheckpoint():
-                self.pending.append(command)
-            case AskTrial():
+            case commands.CheckScript():
+                trainer = self.core.trainers[command.trainer]
+                assert trainer.members == (command.node,), "a script is checked beside others"
+                checks = [p.trainer for p in self.pending if isinstance(p, commands.CheckScript)]
+                assert trainer.id not in checks, "a script is checked twice at once"
+            case commands.AskTrial():
                 assert command.spec.trainer not in self.core.trainers, "a trial is asked for that is there"
-                self.pending.append(command)
-            case TellTrial():
+            case commands.TellTrial():
                 assert (command.study, command.number) not in self.told, "a trial is told twice"
                 self.told[command.study, command.number] = command.value
-                self.pending.append(command)
-            case ExamineGroup():
-                assert not [p for p in self.pending if p == command], "a group is looked at twice at once"
-                self.pending.append(command)
-            case SetCheckpointInterval():
+            case commands.ExamineGroup():
+                assert not [p for p in self.pending if p == command], "a group is examined twice at once"
+            case commands.SetCheckpointInterval():
                 assert self.workers[command.trainer, command.node] == "ready", "nobody there writes checkpoints"
                 assert 0 < command.interval_s <= self.config.checkpoint_interval_s
-            case ReleaseNode():
+            case commands.ReleaseNode():
                 assert command.node in self.nodes
                 assert not [n for _, n in self.workers if n == command.node], "a node with a worker is released"
                 assert command.node not in self.released, "a node is released twice"
                 self.released.add(command.node)
-            case SetNodeAside():
+            case commands.SetNodeAside():
                 assert command.until_s > self.now_s, "a node is set aside for no time"
                 aside = {(node, trainer) for node, trainer, _ in self.core.blame.set_aside()}
-                assert (command.node, command.trainer) in aside, "what is told does not hold"
-            case HoldTrainer():
+                assert (command.node, command.trainer) in aside, "it is not set aside"
+            case commands.HoldTrainer():
                 assert self.core.trainers[command.trainer].held == command.reason
-            case WarnOfBudget():
+            case commands.WarnOfBudget():
                 assert command.trainer is None or command.trainer in self.core.trainers
-            case DrainPool():
-                self.pending = [p for p in self.pending if not isinstance(p, DrainPool)]
-                self.pending.append(command)
-            case CloseTrainer():
+            case commands.CloseTrainer():
                 assert command.trainer not in self.closed, "a trainer ends twice"
                 assert not [t for t, _ in self.workers if t == command.trainer], "a trainer ends with workers"
                 self.closed.append(command.trainer)
+        if isinstance(command, Asynchronous):
+            self.pending.append(command)
+
+    def submit(self, name: str, *spec: object, **options: object) -> None:
+        """A user submits a trainer of this specification."""
+        self.send(events.TrainerSubmitted(TrainerSpec(TrainerId(name), *spec, **options)))
+
+    def finish(self, name: TrainerId) -> None:
+        """The loop of the training group, if there is one, ends."""
+        if (group := self.core.trainers[name].group) is not None:
+            self.send(events.TrainerFinished(name, group.generation, self.steps.get(name, 0), 0))
+
+    def given(self, kind: type[Given], after: int = 0) -> list[Given]:
+        """The commands of this kind that the core gave, after this many events."""
+        return [c for _, _, commands in self.history[after:] for c in commands if isinstance(c, kind)]
 
     def lose_entries(self, trainer: TrainerId, beyond: int) -> None:
         """A restart finds that the journal lacks ``beyond`` generations of ``trainer``, and as many plans."""
         generation = self.core.trainers[trainer].generation + beyond
-        self.send(EntriesLost(((trainer, Generation(generation)),), PlanId(self.core.plan_id + beyond)))
+        self.send(events.EntriesLost(((trainer, Generation(generation)),), PlanId(self.core.plan_id + beyond)))
         self.generations[trainer] = max(generation, self.generations.get(trainer, 0))
-        self.send(EntriesLost())
+        self.send(events.EntriesLost())
 
     def _drop(self, which: Callable[[Asynchronous], bool]) -> None:
         self.pending = [p for p in self.pending if not which(p)]
@@ -235,74 +186,82 @@ class World:
         if self.pending:
             self.send(self._answer(self.pending.pop(index % len(self.pending)), plan, ok))
 
-    def _not_formed(self, command: FormGroup) -> GroupBroken:
+    def _not_formed(self, command: commands.FormGroup) -> events.GroupBroken:
         """Sometimes because the first member cannot load the state, or the last member cannot reach it."""
         trainer = self.core.trainers[command.trainer]
         if not any(map(trainer.holds_state, command.members)) and command.generation % 3 == 0:
-            unloaded = Unloaded.DAMAGED if command.generation % 2 else Unloaded.UNREAD
+            unloaded = events.Unloaded.DAMAGED if command.generation % 2 else events.Unloaded.UNREAD
             of, node = (command.trainer, command.generation), command.members[0]
-            return GroupBroken(*of, "it is away", node, unloaded=unloaded)
+            return events.GroupBroken(*of, "it is away", node, unloaded=unloaded)
         ends = (command.members[0], command.members[-1])
         unreached = (ends,) if ends[0] != ends[1] and command.generation % 2 == 0 else ()
-        return GroupBroken(command.trainer, command.generation, "forming took too long", unreached=unreached)
+        return events.GroupBroken(command.trainer, command.generation, "forming took too long", unreached=unreached)
 
-    def _answer(self, command: Asynchronous, plan: Callable[[Problem], Plan], ok: bool) -> Event:
+    def _answer(self, command: Asynchronous, plan: Callable[[Problem], Plan], ok: bool) -> events.Event:
         match command:
-            case Solve():
-                return PlanReady(command.plan_id, plan(command.problem))
-            case DrainPool():
-                return DrainRequested(command.reason)
-            case StartWorker():
+            case commands.Solve():
+                return events.PlanReady(command.plan_id, plan(command.problem))
+            case commands.DrainPool():
+                return events.DrainRequested(command.reason)
+            case commands.StartWorker():
                 return self._started(command) if ok else self.worker_dies(command.trainer, command.node)
-            case StopWorker():
+            case commands.StopWorker():
                 del self.workers[command.trainer, command.node]
-                return WorkerExited(command.trainer, command.node, ExitCause.STOPPED)
-            case FormGroup():
+                return events.WorkerExited(command.trainer, command.node, events.ExitCause.STOPPED)
+            case commands.FormGroup():
                 if ok:
                     step = self.steps.get(command.trainer, 0)
                     has_state = any(map(self.core.trainers[command.trainer].holds_state, command.members))
-                    return GroupFormed(command.trainer, command.generation, step, None if has_state else step)
+                    return events.GroupFormed(command.trainer, command.generation, step, None if has_state else step)
                 return self._not_formed(command)
-            case PauseGroup():
+            case commands.PauseGroup():
                 if ok:
-                    return GroupPaused(command.trainer, command.generation, self.steps.get(command.trainer, 0))
-                return GroupBroken(command.trainer, command.generation, "pausing took too long")
-            case ExamineGroup():
-                seen = StallFinding.HERE if ok else StallFinding.WAITS
-                return GroupExamined(command.trainer, command.generation, tuple((n, seen) for n in command.members))
-            case AskTrial():
+                    return events.GroupPaused(command.trainer, command.generation, self.steps.get(command.trainer, 0))
+                return events.GroupBroken(command.trainer, command.generation, "pausing took too long")
+            case commands.ExamineGroup():
+                seen = events.StallFinding.HERE if ok else events.StallFinding.WAITS
+                return events.GroupExamined(
+                    command.trainer, command.generation, tuple((n, seen) for n in command.members)
+                )
+            case commands.AskTrial():
                 if ok:
                     parameters = (("lr", 0.1 * command.number),)
-                    return TrialAsked(command.study, command.number, command.spec, parameters)
+                    return study_events.TrialAsked(command.study, command.number, command.spec, parameters)
                 exhausted = command.number > self.space
-                return TrialNotAsked(command.study, command.number, "no answer", again=True, exhausted=exhausted)
-            case CheckScript():
+                return study_events.TrialNotAsked(
+                    command.study, command.number, "no answer", again=True, exhausted=exhausted
+                )
+            case commands.CheckScript():
                 failed = (ProofState.DIFFERS, ProofState.UNCHECKED)[command.trainer < "t2"]
                 result = ProofState.PASSED if ok else failed
-                return ScriptChecked(command.trainer, command.node, result, "as the test says")
-            case TellTrial():
-                return TrialTold(command.study, command.number, "" if ok else "it was killed")
-            case WriteCheckpoint():
+                return events.ScriptChecked(command.trainer, command.node, result, "as the test says")
+            case commands.TellTrial():
+                return study_events.TrialTold(command.study, command.number, "" if ok else "it was killed")
+            case commands.WriteCheckpoint():
                 error = "" if ok else "no space left on device"
-                return CheckpointWritten(command.trainer, command.node, self.steps.get(command.trainer, 0), error)
+                return events.CheckpointWritten(
+                    command.trainer, command.node, self.steps.get(command.trainer, 0), error
+                )
 
-    def _started(self, command: StartWorker) -> Event:
+    def _started(self, command: commands.StartWorker) -> events.Event:
         if command.node in self.sick or command.trainer in self.broken_scripts:
-            return self.worker_dies(command.trainer, command.node, ExitCause.RAISED)
+            return self.worker_dies(command.trainer, command.node, events.ExitCause.RAISED)
         self.workers[command.trainer, command.node] = "ready"
-        return WorkerReady(command.trainer, command.node)
+        return events.WorkerReady(command.trainer, command.node)
 
-    def worker_dies(self, trainer: TrainerId, node: NodeId, cause: ExitCause = ExitCause.DIED) -> Event:
+    def worker_dies(
+        self, trainer: TrainerId, node: NodeId, cause: events.ExitCause = events.ExitCause.DIED
+    ) -> events.Event:
         """The process of ``trainer`` on ``node`` is gone; its pending commands will not be answered."""
         self.workers.pop((trainer, node))
         self._drop(lambda p: _concerns(p, trainer, node))
-        return WorkerExited(trainer, node, cause, f"it {cause.value}")
+        return events.WorkerExited(trainer, node, cause, f"it {cause.value}")
 
     def join(self, count: int, prefix: str = "n") -> None:
         """``count`` new nodes join together."""
         new = [NodeId(f"{prefix}{len(self.history)}-{i}") for i in range(count)]
         self.nodes += new
-        self.send(PoolChanged(joined=tuple(new)))
+        self.send(events.PoolChanged(joined=tuple(new)))
 
     def lose(self, nodes: list[NodeId]) -> None:
         """``nodes`` are lost together."""
@@ -311,23 +270,14 @@ class World:
             del self.workers[trainer, node]
         gone = set(nodes)
         self._drop(lambda p: isinstance(p, _OnNode) and p.node in gone)
-        self.send(PoolChanged(lost=tuple(nodes), cause="killed"))
+        self.send(events.PoolChanged(lost=tuple(nodes), cause="killed"))
 
     def step(self, trainer: TrainerId, samples_per_s: float = 100.0) -> None:
         """One step of the training group, if there is one."""
         group = self.core.trainers[trainer].group
         if group is not None:
-            self.steps[trainer] = self.steps.get(trainer, 0) + 1
-            self.send(
-                Progress(
-                    trainer,
-                    group.generation,
-                    self.steps[trainer],
-                    0,
-                    32 * self.steps[trainer],
-                    samples_per_s=samples_per_s,
-                )
-            )
+            step = self.steps[trainer] = self.steps.get(trainer, 0) + 1
+            self.send(events.Progress(trainer, group.generation, step, 0, 32 * step, samples_per_s))
 
     def report(self, trainer: TrainerId, value: float) -> None:
         """The training group, if there is one, reports its study's metric once more."""
@@ -336,38 +286,38 @@ class World:
             self.reports.setdefault(trainer, []).append(value)
             reports = tuple(enumerate(self.reports[trainer], start=1))
             step = self.steps.get(trainer, 0)
-            self.send(Progress(trainer, group.generation, step, 0, 32 * step, reports=reports))
+            self.send(events.Progress(trainer, group.generation, step, 0, 32 * step, reports=reports))
 
     def stall(self, trainer: TrainerId) -> None:
         """A member of the group waits too long for the others."""
         group = self.core.trainers[trainer].group or self.core.trainers[trainer].forming
         if group is not None:
-            self.send(GroupStalled(trainer, group.generation, f"{group.members[0]} has waited 5 s", 5.0))
+            self.send(events.GroupStalled(trainer, group.generation, f"{group.members[0]} has waited 5 s", 5.0))
 
     def slow(self, trainer: TrainerId, node: NodeId) -> None:
         """A worker takes too long to get warm; for a warm worker, the event is stale."""
-        self.send(WorkerSlow(trainer, node))
+        self.send(events.WorkerSlow(trainer, node))
 
     def load(self, trainer: TrainerId, node: NodeId, version: str) -> None:
         """A worker has loaded a file of the user's; for one that is stopping, the event is stale."""
-        self.send(CodeLoaded(trainer, node, (("/lib.py", version),)))
+        self.send(events.CodeLoaded(trainer, node, (("/lib.py", version),)))
 
     def pass_time(self, seconds: float) -> None:
         """Whatever was set aside before then is retried."""
         self.now_s += seconds
-        for event in self.core.timers.due(self.now_s):
+        for event in self.core.due(self.now_s):
             self.send(event)
 
     def resume(self, trainer: TrainerId, *, from_scratch: bool = False) -> None:
         """It is resumed after its end, with a fixed script; or, held, from scratch."""
         self.broken_scripts.discard(trainer)
-        if self.core.trainers[trainer].outcome in (Outcome.FAILED, Outcome.CANCELLED, Outcome.STOPPED):
+        if self.core.trainers[trainer].ended_early:
             self.closed.remove(trainer)
-        self.send(TrainerResumed(trainer, from_scratch=from_scratch))
+        self.send(events.TrainerResumed(trainer, from_scratch=from_scratch))
 
     def publish(self, trainer: TrainerId, alone_s: float) -> None:
         """One of its periodic checkpoints was written."""
-        self.send(CheckpointPublished(trainer, self.steps.get(trainer, 0), alone_s))
+        self.send(events.CheckpointPublished(trainer, self.steps.get(trainer, 0), alone_s))
 
     def settle(self, plan: Callable[[Problem], Plan] = generous_plan) -> None:
         """Answer everything with success until nothing is pending, which must happen eventually."""
@@ -379,10 +329,8 @@ class World:
 
 
 def _concerns(pending: Asynchronous, trainer: TrainerId, node: NodeId) -> bool:
-    same = isinstance(pending, _OnNode) and pending.node == node
-    return same and pending.trainer == trainer
+    return isinstance(pending, _OnNode) and (pending.trainer, pending.node) == (trainer, node)
 
 
 def _of_group(pending: Asynchronous, trainer: TrainerId, generation: Generation) -> bool:
-    same = isinstance(pending, FormGroup | PauseGroup | ExamineGroup) and pending.generation == generation
-    return same and pending.trainer == trainer
+    return isinstance(pending, _OfGroup) and (pending.trainer, pending.generation) == (trainer, generation)

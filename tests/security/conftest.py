@@ -1,4 +1,4 @@
-"""Fixtures for attacks by another user."""
+"""Fixtures for attacks by peers and by another user."""
 
 from __future__ import annotations
 
@@ -10,7 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.live_pool import Pool, pool
 from tests.security.second_user import SecondUser
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
+    """A pool for the tests of one module."""
+    with pool(tmp_path_factory.mktemp("live")) as made:
+        yield made
 
 
 @pytest.fixture

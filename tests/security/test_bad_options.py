@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from pilot.cli.main import run
 from tests.security.fuzz.targets.checkpoints import crafted
 from tests.security.fuzz.targets.cli import obey_modes
 from tests.security.fuzz.targets.traces import CURVES, EVENTS, TRAINERS
+from tests.security.special_files import put
 
 Refused = Callable[..., str]
 ASKING = ["ls", "status", "down", "logs t", "wait", "cancel t", "explain t", "submit -- {script}", "up --pilots 1"]
@@ -37,34 +39,83 @@ def refused(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.fixture
-def script(tmp_path: Path) -> Path:
-    (path := tmp_path / "train.py").write_text("print(1)\n")
-    return path
+def folder(tmp_path: Path) -> Path:
+    """A script, and the files of a replay."""
+    contents = {"train.py": "print(1)\n", "events": EVENTS, "trainers": TRAINERS, "curves": CURVES.decode()}
+    for name, content in contents.items():
+        (tmp_path / name).write_text(content)
+    return tmp_path
 
 
-def loop(path: Path) -> Path:
-    path.symlink_to(path)
-    return path
+REPLAY = "replay --planner dp --trainers {folder}/trainers --curves {folder}/curves"
+ALONE = f"{REPLAY} --nodes 4 --hours 1 {{options}}"
+OPTIONS: dict[str, list[str]] = {
+    "submit --run-dir {folder} {options} {folder}/train.py": [
+        "--rescale-up-s nan", "--rescale-up-s inf", "--rescale-down-s -1", "--priority nan", "--priority 0",
+        "--min-nodes 1e20", "--min-nodes 99999999999999999999", "--max-nodes 99999999999999999999", "--max-nodes 0",
+        "--python nopython", "--python /",
+    ],
+    "up --run-dir {folder}/run {options}": ["--pilots 1e20", f"--pilots {'9' * 30}", "--objective json:loads"],
+    "logs --run-dir {folder} -- {options}": ["../../x", "''", ".", "a/b"],
+    "trace synth --published summit {options} {folder}/out.csv": [
+        "--nodes 1e20", f"--nodes {'9' * 20}", "--hours 1e-300", "--hours 1e300", "--block-hours 1e-300",
+    ],
+    f"{REPLAY} {{options}} {{folder}}/events": [
+        "--objective json:loads", "--max-parallel-trainers 0", f"--max-parallel-trainers {'9' * 30}", "--t-fwd-s 0",
+        "--hours nan",
+    ],
+}  # fmt: skip
+"""Command lines, and options for them that are refused."""
+
+MESSAGES = [
+    *(
+        ("agent --connection {folder}/c.json --walltime-end={options}", v, "walltime")
+        for v in ("nan", "inf", "-1", "x")
+    ),
+    (ALONE, "--eta-noise 1.1", "not in the range 0<=x<=1"),
+    (ALONE, "--eta-noise nan", "not a finite number"),
+    (ALONE, "--known-ends 2", "not in the range 0<=x<=1"),
+    (ALONE, "--known-ends -1", "not in the range 0<=x<=1"),
+    (ALONE, "--known-ends x", "not a valid number"),
+    (ALONE, "--known-ends 0,0.5", "--known-ends needs EVENTS"),
+    (ALONE, "--only-nodes 'n*'", "--only-nodes needs EVENTS"),
+    (ALONE, "--fail-share 0.6 --cancel-share 0.5", "more than 1"),
+    (ALONE, "--scale-up-delay-s -1", "not in the range 0<=x"),
+    (ALONE, "--decide-every-s 0", "not in the range 0<x"),
+    (ALONE, "--sizes 4,2", "must be increasing"),
+    (ALONE, "--sizes ''", "whole numbers"),
+    (ALONE, "--seed x", "whole number"),
+    (ALONE, "--nodes 0", "not in the range 1<=x"),
+    (ALONE, "--gpus-per-node 3", "4 GPUs cannot be divided into nodes of 3"),
+    (ALONE, "--times /nowhere/times.csv", "cannot write"),
+    (f"{REPLAY} {{options}}", "--nodes 4 --hang-share 0.1", "say how long"),
+    (f"{REPLAY} {{folder}}/events {{options}}", "--nodes 4", "not both"),
+    (f"{REPLAY} {{options}}", "", "missing: EVENTS (or --nodes)"),
+]
+CASES = [*((line, options, "") for line, several in OPTIONS.items() for options in several), *MESSAGES]
+
+
+@pytest.mark.parametrize(("line", "options", "message"), CASES)
+def test_a_mistake_in_an_option(refused: Refused, folder: Path, line: str, options: str, message: str) -> None:
+    assert message in refused(*shlex.split(line.format(folder=folder, options=options)))
 
 
 @pytest.mark.parametrize("command", ASKING)
-def test_a_run_directory_that_leads_to_itself(refused: Refused, tmp_path: Path, script: Path, command: str) -> None:
-    name, *rest = command.format(script=script).split()
-    refused(name, "--run-dir", loop(tmp_path / "loop"), *rest)
-
-
-@pytest.mark.parametrize("command", ASKING)
-def test_a_run_directory_that_one_may_not_look_into(tmp_path: Path, script: Path, command: str) -> None:
-    (tmp_path / "locked").mkdir(mode=0)
-    name, *rest = command.format(script=script).split()
-    status, said = as_an_ordinary_user([name, "--run-dir", str(tmp_path / "locked"), *rest])
-    assert (status, said.count("\n"), said[:7]) == (2, 1, "pilot: "), said
+@pytest.mark.parametrize("kind", ["loop", "locked"])
+def test_a_run_directory_that_cannot_be_entered(folder: Path, command: str, kind: str) -> None:
+    if kind == "loop":
+        put(folder / kind, kind)
+    else:
+        (folder / kind).mkdir(mode=0)
+    name, *rest = command.format(script=folder / "train.py").split()
+    status, message = as_an_ordinary_user([name, "--run-dir", str(folder / kind), *rest])
+    assert (status, message.count("\n"), message[:7]) == (2, 1, "pilot: "), message
 
 
 @pytest.mark.parametrize("entry", ["coordinator.lock", "connection.json", "coordinator.log"])
 @pytest.mark.parametrize("command", ["ls", "down", "logs t"])
 def test_a_run_directory_with_fifos_in_it(refused: Refused, tmp_path: Path, command: str, entry: str) -> None:
-    os.mkfifo(tmp_path / entry)
+    put(tmp_path / entry, "fifo")
     name, *rest = command.split()
     refused(name, "--run-dir", tmp_path, *rest)
 
@@ -79,134 +130,21 @@ def as_an_ordinary_user(words: list[str]) -> tuple[int, str]:
         os._exit(run(words))
     os.close(write)
     with os.fdopen(read) as pipe:
-        said = pipe.read()
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), said
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        ["--rescale-up-s", "nan"],
-        ["--rescale-up-s", "inf"],
-        ["--rescale-down-s", "-1"],
-        ["--priority", "nan"],
-        ["--priority", "0"],
-        ["--min-nodes", "1e20"],
-        ["--min-nodes", "99999999999999999999"],
-        ["--max-nodes", "99999999999999999999"],
-        ["--max-nodes", "0"],
-        ["--python", "nopython"],
-        ["--python", "/"],
-    ],
-)
-def test_numbers_of_a_trainer_that_are_none(refused: Refused, tmp_path: Path, script: Path, options: list[str]) -> None:
-    refused("submit", "--run-dir", tmp_path, *options, script)
-
-
-@pytest.mark.parametrize("value", ["nan", "inf", "-1", "x"])
-def test_a_wall_time_that_never_ends(refused: Refused, tmp_path: Path, value: str) -> None:
-    assert "walltime" in refused("agent", "--connection", tmp_path / "c.json", f"--walltime-end={value}")
-
-
-@pytest.mark.parametrize("options", [["--pilots", "1e20"], ["--pilots", "9" * 30], ["--objective", "json:loads"]])
-def test_a_pool_that_cannot_be(refused: Refused, tmp_path: Path, options: list[str]) -> None:
-    refused("up", "--run-dir", tmp_path / "run", *options)
+        message = pipe.read()
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), message
 
 
 @pytest.mark.parametrize("command", [["show"], ["ls"], ["export"]])
 @pytest.mark.parametrize("damage", ["structure", "cut", "fifo", "folder"])
 def test_a_damaged_checkpoint(tmp_path: Path, refused: Refused, command: list[str], damage: str) -> None:
     whole = store.write(tmp_path, 1, 1, {"w": 1.0}, kept=1).path
-    path = tmp_path / "copy.h5"
-    match damage:
-        case "structure":
-            path.write_bytes(crafted(whole.read_bytes(), lambda _: []))
-        case "cut":
-            path.write_bytes(whole.read_bytes()[:1000])
-        case "fifo":
-            os.mkfifo(path)
-        case "folder":
-            path.mkdir()
+    contents = {"structure": crafted(whole.read_bytes(), lambda _: []), "cut": whole.read_bytes()[:1000]}
+    path = put(tmp_path / "copy.h5", contents.get(damage, damage))
     output = [tmp_path / "out.pt"] if command == ["export"] else []
     if command == ["ls"] and damage != "folder":
         assert run(["checkpoint", "ls", str(path)]) == 2
     else:
         refused("checkpoint", *command, path, *output)
-
-
-@pytest.fixture
-def replay(tmp_path: Path) -> list[str]:
-    (tmp_path / "events").write_text(EVENTS)
-    (tmp_path / "trainers").write_text(TRAINERS)
-    (tmp_path / "curves").write_bytes(CURVES)
-    words = ["replay", "--planner", "dp", "--trainers", "trainers", "--curves", "curves", "events"]
-    return [str(tmp_path / word) if (tmp_path / word).exists() else word for word in words]
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        ["--objective", "json:loads"],
-        ["--max-parallel-trainers", "0"],
-        ["--max-parallel-trainers", "9" * 30],
-        ["--t-fwd-s", "0"],
-        ["--hours", "nan"],
-    ],
-)
-def test_a_replay_that_cannot_be(refused: Refused, replay: list[str], options: list[str]) -> None:
-    refused(*replay, *options)
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (["--eta-noise", "1.1"], "not in the range 0<=x<=1"),
-        (["--eta-noise", "nan"], "not a finite number"),
-        (["--known-ends", "2"], "not in the range 0<=x<=1"),
-        (["--known-ends", "-1"], "not in the range 0<=x<=1"),
-        (["--known-ends", "x"], "not a valid number"),
-        (["--known-ends", "0,0.5"], "--known-ends needs EVENTS"),
-        (["--only-nodes", "n*"], "--only-nodes needs EVENTS"),
-        (["--fail-share", "0.6", "--cancel-share", "0.5"], "more than 1"),
-        (["--scale-up-delay-s", "-1"], "not in the range 0<=x"),
-        (["--decide-every-s", "0"], "not in the range 0<x"),
-        (["--sizes", "4,2"], "must be increasing"),
-        (["--sizes", ""], "whole numbers"),
-        (["--seed", "x"], "whole number"),
-        (["--nodes", "0"], "not in the range 1<=x"),
-        (["--gpus-per-node", "3"], "4 GPUs cannot be divided into nodes of 3"),
-        (["--times", "/nowhere/times.csv"], "cannot write"),
-    ],
-)
-def test_a_still_pool_that_cannot_be(refused: Refused, replay: list[str], options: list[str], said: str) -> None:
-    *rest, _ = replay
-    assert said in refused(*rest, "--nodes", "4", "--hours", "1", *options)
-
-
-def test_trainers_that_hang_need_an_end_of_the_replay(refused: Refused, replay: list[str]) -> None:
-    *rest, events = replay
-    assert "say how long" in refused(*rest, "--nodes", "4", "--hang-share", "0.1")
-    assert "not both" in refused(*rest, events, "--nodes", "4")
-    assert "missing: EVENTS (or --nodes)" in refused(*rest)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        ["--nodes", "1e20"],
-        ["--nodes", "9" * 20],
-        ["--hours", "1e-300"],
-        ["--hours", "1e300"],
-        ["--block-hours", "1e-300"],
-    ],
-)
-def test_a_synthetic_trace_that_cannot_be(refused: Refused, tmp_path: Path, options: list[str]) -> None:
-    refused("trace", "synth", "--published", "summit", *options, tmp_path / "out.csv")
-
-
-@pytest.mark.parametrize("name", ["../../x", "", ".", "a/b"])
-def test_a_trainer_that_is_a_path_has_no_logs(refused: Refused, tmp_path: Path, name: str) -> None:
-    refused("logs", "--run-dir", tmp_path, "--", name)
 
 
 def test_a_bug_is_one_line_even_where_nothing_can_be_written(
@@ -215,7 +153,7 @@ def test_a_bug_is_one_line_even_where_nothing_can_be_written(
     def broken(**_: object) -> None:
         raise ZeroDivisionError("oops\nand more")
 
-    monkeypatch.setenv("XDG_STATE_HOME", str(loop(tmp_path / "loop")))
+    monkeypatch.setenv("XDG_STATE_HOME", str(put(tmp_path / "loop", "loop")))
     monkeypatch.setattr(cli_main.cli, "main", broken)
     assert run([]) == 1
     assert capsys.readouterr().err.startswith("pilot: internal error; ")

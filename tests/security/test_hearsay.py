@@ -8,22 +8,16 @@ from contextlib import contextmanager
 from typing import Any
 
 import msgspec
-import pytest
 from click.testing import CliRunner
 
 from pilot.cli.events import command as events
 from pilot.protocol import wire
 from pilot.service.agents import intake
-from tests.integration.live_pool import Peer, Pool, form, pool, until, warm
+from tests.integration.live_pool import Peer, Pool, form, until, warm
+from tests.security.fuzz.mutate import texts
 
 FORGED = "honest\n2026-01-01 00:00:00  pool: forged\u2028forged\x1b[2Jforged"
 REMARKS = 5000
-
-
-@pytest.fixture(scope="module")
-def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
-    with pool(tmp_path_factory.mktemp("hearsay")) as made:
-        yield made
 
 
 @contextmanager
@@ -73,7 +67,7 @@ def all_about(trainer: str, generation: int) -> list[wire.FromAgent]:
 def test_nothing_is_heard_of_a_trainer_that_the_pilot_does_not_run(live: Pool) -> None:
     kinds = {type(message) for message in all_about("t", 1)}
     about_itself = {wire.Hello, wire.Heartbeat, wire.Noticed, wire.RankStepTimes}  # the last: never to a coordinator
-    assert kinds | about_itself == set(wire.FromAgent.__args__)
+    assert kinds | about_itself == set(wire.FROM_AGENT)
     with trains(live, "other") as (other, own, _), trains(live, "victim") as (_, trainer, generation):
         before = live.trainer(trainer)
         for message in all_about(trainer, generation):
@@ -105,17 +99,7 @@ def test_texts_are_lines_in_the_journal_and_for_people(live: Pool) -> None:
 
 def forged(live: Pool) -> list[str]:
     """The forged texts in the journal."""
-    return [text for entry in journal(live) for text in strings(entry) if "forged" in text]
-
-
-def strings(value: Any) -> Iterator[str]:
-    match value:
-        case str():
-            yield value
-        case dict():
-            yield from (text for pair in value.items() for part in pair for text in strings(part))
-        case list():
-            yield from (text for part in value for text in strings(part))
+    return [text for entry in journal(live) for text in texts(entry) if "forged" in text]
 
 
 def test_thousands_of_remarks_are_told_of_in_one_line(live: Pool) -> None:
@@ -134,16 +118,15 @@ def test_thousands_of_remarks_are_told_of_in_one_line(live: Pool) -> None:
 
 
 def test_what_was_dropped_is_told_once_a_minute_and_counted() -> None:
-    speech, remark = intake.Speech(), wire.Remark("t", "x")
-    taken = sum(speech.takes(0.0, remark) for _ in range(REMARKS))
+    quota, remark = intake.Quota(), wire.Remark("t", "x")
+    taken = sum(quota.allows(0.0, remark) for _ in range(REMARKS))
     assert taken == intake.WORDS_AT_ONCE
-    assert speech.due(0.0)
-    assert speech.tell(0.0, "n").startswith(f"{REMARKS - taken} messages of n were dropped")
-    speech.takes(1.0, remark)
-    speech.takes(1.0, remark)
-    assert not speech.due(intake.TELL_EVERY_S - 1)
-    assert speech.due(intake.TELL_EVERY_S)
+    assert quota.warning(0.0, "n").startswith(f"{REMARKS - taken} messages of n were dropped")
+    quota.allows(1.0, remark)
+    quota.allows(1.0, remark)
+    assert not quota.warning(intake.WARN_EVERY_S - 1, "n")
+    assert quota.warning(intake.WARN_EVERY_S, "n").startswith("2 messages")
     progress = wire.Progress("t", 1, 1, 0, 1)
-    assert speech.takes(2.0, progress), "facts have places of their own"
+    assert quota.allows(2.0, progress), "facts have places of their own"
     large = msgspec.structs.replace(progress, ledger=[(1, 0, 0, 1, 0, 1)] * 100_000)
-    assert not speech.takes(2.0, large)
+    assert not quota.allows(2.0, large)

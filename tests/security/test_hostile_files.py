@@ -29,6 +29,7 @@ from pilot.site.site_files import load_site, site_mistakes
 from pilot.submission.submission import read_curve
 from tests.security.fuzz.targets import journals
 from tests.security.fuzz.targets.checkpoints import CRAFTED, crafted
+from tests.security.special_files import SPECIAL, put
 
 
 @pytest.fixture
@@ -52,35 +53,24 @@ def forge(directory: Path, change: Callable[[Any], Any]) -> Path:
     return path
 
 
-def test_a_dataset_without_pieces_is_not_memory_as_it_was(checkpoints: Path) -> None:
-    def without_pieces(about: Any) -> Any:
-        about["datasets"]["w"][2] = []
+def objects(row: Any) -> None:
+    row[0], row[1] = "|O", [45000]
+    row[2][0][2] = 45000
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda row: row[2].clear(), lambda row: row.__setitem__(1, [600, 300]), objects],
+    ids=["no pieces: memory as it was", "rows that no piece covers", "an array of objects"],
+)
+def test_a_dataset_that_is_not_all_there_is_not_loaded(checkpoints: Path, change: Callable[[Any], None]) -> None:
+    def changed(about: Any) -> Any:
+        change(about["datasets"]["w"])
         return about
 
-    path = forge(checkpoints, without_pieces)
+    path = forge(checkpoints, changed)
     loaded = newest(checkpoints)
-    assert loaded.step == 1
-    assert loaded.skipped[0][0] == path
-
-
-def test_rows_that_no_piece_covers_are_missed(checkpoints: Path) -> None:
-    def half(about: Any) -> Any:
-        about["datasets"]["w"][1] = [600, 300]
-        return about
-
-    forge(checkpoints, half)
-    assert newest(checkpoints).step == 1
-
-
-def test_objects_are_no_type_of_an_array(checkpoints: Path) -> None:
-    def objects(about: Any) -> Any:
-        about["datasets"]["w"][0] = "|O"
-        about["datasets"]["w"][1] = [45000]
-        about["datasets"]["w"][2][0][2] = 45000
-        return about
-
-    forge(checkpoints, objects)
-    assert newest(checkpoints).step == 1
+    assert (loaded.step, loaded.skipped[0][0]) == (1, path)
 
 
 @pytest.mark.parametrize("number", range(len(CRAFTED)))
@@ -90,7 +80,7 @@ def test_a_crafted_checkpoint_never_stops_the_search_for_one_that_is_whole(check
     store.verify(path)
 
 
-@pytest.mark.parametrize("kind", ["fifo", "folder", "loop", "device"])
+@pytest.mark.parametrize("kind", SPECIAL)
 def test_what_is_no_file_is_no_checkpoint(checkpoints: Path, kind: str) -> None:
     put(checkpoints / "g000002-s00000003.h5", kind)
     assert newest(checkpoints).step == 2
@@ -125,19 +115,6 @@ def test_parts_that_are_not_all_of_it_make_no_checkpoint(tmp_path: Path) -> None
 # --- special files ------------------------------------------------------------------------
 
 
-def put(path: Path, kind: str) -> Path:
-    match kind:
-        case "fifo":
-            os.mkfifo(path)
-        case "folder":
-            path.mkdir()
-        case "loop":
-            path.symlink_to(path)
-        case "device":
-            path.symlink_to("/dev/zero")
-    return path
-
-
 READERS: list[Callable[[Path], Any]] = [
     read_curve,
     read_changes,
@@ -149,7 +126,7 @@ READERS: list[Callable[[Path], Any]] = [
 ]
 
 
-@pytest.mark.parametrize("kind", ["fifo", "folder", "loop", "device"])
+@pytest.mark.parametrize("kind", SPECIAL)
 @pytest.mark.parametrize("read", READERS)
 def test_nobody_waits_for_a_fifo_or_reads_a_device(read: Callable[[Path], Any], kind: str, tmp_path: Path) -> None:
     with pytest.raises((PilotError, OSError)):
@@ -157,10 +134,8 @@ def test_nobody_waits_for_a_fifo_or_reads_a_device(read: Callable[[Path], Any], 
 
 
 def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
-    with (path := tmp_path / "sparse").open("wb") as file:
-        file.truncate(1 << 40)
     with pytest.raises(OSError, match="larger than"):
-        files.read_regular(path, 1000)
+        files.read_regular(put(tmp_path / "file", "sparse"), 1000)
 
 
 # --- traces ------------------------------------------------------------------------
@@ -243,7 +218,7 @@ def test_an_objective_is_tried_before_it_has_to_decide(name: str) -> None:
         "class E(Exception):\n    __str__ = None\nraise E",
         'site = Site(name="x", scheduler="local", port=10**5000)',
         "raise GeneratorExit",
-        "from pydantic import BaseModel\nclass M(BaseModel):\n    x: int\nM(x='y')",
+        "Site(name='y', scheduler='local', second_hand=[5])",
         'x = "\\d"\nraise ValueError("a\\nb")',
     ],
 )

@@ -7,7 +7,6 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +24,6 @@ from tests.integration.live_pool import DEADLINE_S, LAUNCH, Pool, pool, until
 from tests.resealed import line_of
 
 BAD = [float("nan"), float("inf"), float("-inf"), -1.0, 1e300]
-
-
-@pytest.fixture(scope="module")
-def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
-    with pool(tmp_path_factory.mktemp("poison")) as made:
-        yield made
 
 
 def journal(live: Pool) -> list[dict[str, Any]]:

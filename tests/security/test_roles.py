@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,16 +26,6 @@ ODD = [5e-324, 1e-300, 1e300, math.inf, -math.inf, math.nan, -1.0, -5e-324]
 ESCAPE = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202etxt"
 
 
-@pytest.fixture(scope="module")
-def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
-    with pool(tmp_path_factory.mktemp("roles")) as made:
-        yield made
-
-
-def nodes(live: Pool) -> list[str]:
-    return live.nodes()
-
-
 def refused(live: Pool, pilot: str, **changes: Any) -> str:
     """Why such a pilot is not admitted."""
     return Peer(live.file, pilot, **changes).hears(wire.Refused).reason
@@ -55,9 +44,9 @@ def test_a_pilots_token_makes_no_requests(live: Pool, tmp_path: Path, verb: str)
 
 
 def test_a_users_token_joins_no_pool(live: Pool) -> None:
-    before = nodes(live)
+    before = live.nodes()
     assert "not a message" in refused(live, "user", token=load(live.file).token)
-    assert nodes(live) == before
+    assert live.nodes() == before
 
 
 @pytest.mark.parametrize("token", ["", "x", "\x00", "x" * 3000, "é" * 500])
@@ -74,14 +63,14 @@ def test_a_living_nodes_name_is_not_taken_over(live: Pool) -> None:
     assert "is another pilot's" in thief.hears(wire.Refused).reason
     victim.say(wire.Heartbeat(1.0))
     assert wire.decode_at_agent(victim.socket.recv()) == wire.HeartbeatSeen(1.0)
-    assert victim.node in nodes(live)
+    assert victim.node in live.nodes()
     victim.die()
 
 
 def test_claiming_a_job_with_a_higher_restart_count_evicts_nobody(live: Pool) -> None:
     victim = Peer(live.file, "requeued", job="4711", restart=0).welcomed()
     thief = Peer(live.file, "claimant", job="4711", restart=9).welcomed()
-    until(lambda: {victim.node, thief.node} <= set(nodes(live)))
+    until(lambda: {victim.node, thief.node} <= set(live.nodes()))
     assert not victim.has_news(0.5)
     victim.die()
     thief.die()
@@ -254,7 +243,7 @@ def test_a_pilot_that_says_anything_at_all_ends_nobody_but_itself(live: Pool) ->
     peer = Peer(live.file, "fuzzer0").welcomed()
     warm(peer, trainer)
     generation = form([peer], trainer)
-    drawn, refusals, kinds = random.Random(7), 0, [*wire.FromAgent.__args__]
+    drawn, refusals, kinds = random.Random(7), 0, wire.FROM_AGENT
     end_s = time.monotonic() + 20
     for number in range(400):
         if time.monotonic() > end_s:
@@ -305,7 +294,7 @@ def test_a_large_message_of_a_pilot_ends_only_its_own_connection(live: Pool) -> 
     other, large = Peer(live.file, "beside").welcomed(), Peer(live.file, "large").welcomed()
     large.say(wire.Remark("t", "x" * (2 << 20)))
     assert large.socket.closed()
-    assert other.node in nodes(live)
+    assert other.node in live.nodes()
     other.die()
 
 

@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ import pytest
 import torch
 
 from pilot.agent import workdir
-from pilot.agent.vocabulary import WorkerEnded, WorkerMessage
+from pilot.agent.events_effects import WorkerEnded, WorkerMessage
 from pilot.agent.workers import Workers
 from pilot.checkpoint import store
 from pilot.cli.main import run
@@ -109,7 +109,13 @@ def shared(tmp_path: Path, open_folder: Path, attacker: SecondUser) -> Shared:
     return found
 
 
-SWAPS = pytest.mark.parametrize("how", ["folder", "link"])
+@pytest.fixture(params=["folder", "link"])
+def swapped(shared: Shared, request: pytest.FixtureRequest) -> Iterator[Shared]:
+    """The same after a swap; no file of ours may have changed at the end."""
+    before = shared.harmless()
+    shared.swap(request.param)
+    yield shared
+    assert shared.harmless() == before
 
 
 # --- it works where nobody attacks ------------------------------------------------------------------------
@@ -184,7 +190,7 @@ USES: list[Callable[[Shared], object]] = [
     write_next_step,
     lambda shared: store.load_newest(shared.checkpoints, 9, uid=UID),
     lambda shared: store.next_step_of(shared.checkpoints / CHECKPOINT, UID),
-    lambda shared: store.set_apart(shared.checkpoints, 0, UID),
+    lambda shared: store.set_aside(shared.checkpoints, 0, UID),
     lambda shared: shared.launches.change(SPEC, LAUNCH),
     lambda shared: shared.launches.remove(SPEC),
     lambda shared: shared.launches.add(OTHER, LAUNCH),
@@ -192,33 +198,22 @@ USES: list[Callable[[Shared], object]] = [
 ]
 
 
-@SWAPS
 @pytest.mark.parametrize("number", range(len(USES)))
-def test_what_another_put_in_place_of_ours_is_not_used(shared: Shared, how: str, number: int) -> None:
-    before = shared.harmless()
-    shared.swap(how)
+def test_what_another_put_in_place_of_ours_is_not_used(swapped: Shared, number: int) -> None:
     with pytest.raises(PilotError, match=rf"belongs to user {NAME}|of another trainer|is a link") as refused:
-        USES[number](shared)
-    assert str(shared.pool) in str(refused.value)
+        USES[number](swapped)
+    assert str(swapped.pool) in str(refused.value)
     assert not refused.value.transient
-    assert shared.harmless() == before
 
 
-@SWAPS
-def test_what_removes_files_in_passing_removes_nothing_there(shared: Shared, how: str) -> None:
-    before = shared.harmless()
-    shared.swap(how)
-    store.remove_part(shared.checkpoints / CHECKPOINT, UID)
-    assert housekeeping.tidy(shared.rundir.pilots, [(shared.logs, UID)], []) == 0
-    assert shared.harmless() == before
+def test_what_removes_files_in_passing_removes_nothing_there(swapped: Shared) -> None:
+    store.remove_part(swapped.checkpoints / CHECKPOINT, UID)
+    assert housekeeping.tidy(swapped.rundir.pilots, [(swapped.logs, UID)], []) == 0
 
 
-@SWAPS
-def test_a_worker_does_not_start_there(shared: Shared, how: str) -> None:
-    before = shared.harmless()
-    shared.swap(how)
-    launched = LaunchSpec("s.py", "", [], "/", sys.executable, {}, archive=str(shared.pool / HOME / CODE_FILE))
-    order = wire.StartWorker("t", UID, str(shared.pool / HOME), launched, 60.0, 2)
+def test_a_worker_does_not_start_there(swapped: Shared) -> None:
+    launched = LaunchSpec("s.py", "", [], "/", sys.executable, {}, archive=str(swapped.pool / HOME / CODE_FILE))
+    order = wire.StartWorker("t", UID, str(swapped.pool / HOME), launched, 60.0, 2)
     emitted: list[WorkerMessage | WorkerEnded] = []
 
     async def launch() -> None:
@@ -233,9 +228,8 @@ def test_a_worker_does_not_start_there(shared: Shared, how: str) -> None:
     asyncio.run(launch())
     [end] = emitted
     assert isinstance(end, WorkerEnded)
-    assert str(shared.pool / HOME) in end.tail
+    assert str(swapped.pool / HOME) in end.tail
     assert f"belongs to user {NAME}" in end.tail or "the folder of another trainer" in end.tail
-    assert shared.harmless() == before
 
 
 def test_what_is_open_stays_ours(shared: Shared) -> None:
@@ -262,7 +256,6 @@ def test_what_is_open_stays_ours(shared: Shared) -> None:
     assert shared.harmless() == before
 
 
-@SWAPS
 @pytest.mark.parametrize(
     "command",
     [
@@ -274,18 +267,15 @@ def test_what_is_open_stays_ours(shared: Shared) -> None:
     ],
 )
 def test_a_command_says_whose_folder_it_is(
-    shared: Shared, how: str, command: list[str], capsys: pytest.CaptureFixture[str]
+    swapped: Shared, command: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = shared.harmless()
-    shared.swap(how)
-    assert run([*command, "--run-dir", str(shared.rundir.root)]) == 2
+    assert run([*command, "--run-dir", str(swapped.rundir.root)]) == 2
     [line] = capsys.readouterr().err.splitlines()
-    assert str(shared.pool / HOME) in line
+    assert str(swapped.pool / HOME) in line
     assert f"belongs to user {NAME}" in line or "the folder of another trainer" in line
-    assert shared.harmless() == before
 
 
-@SWAPS
+@pytest.mark.parametrize("how", ["folder", "link"])
 def test_nothing_starts_from_there(shared: Shared, how: str) -> None:
     """Swapped after ``submit --from t`` has looked at the checkpoint, before the coordinator takes it."""
     file = str(shared.rundir.trainer(TrainerId("t")) / "checkpoints" / CHECKPOINT)
@@ -332,7 +322,7 @@ def test_doctor_says_that_others_may_write_there(shared: Shared) -> None:
     assert not warned()
 
 
-@SWAPS
+@pytest.mark.parametrize("how", ["folder", "link"])
 def test_doctor_fails_where_a_pools_folder_is_another_users(shared: Shared, how: str) -> None:
     assert all(grade is not Grade.FAIL for grade, _ in findings(shared))
     shared.swap(how)

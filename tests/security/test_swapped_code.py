@@ -60,10 +60,11 @@ def ordered(
     store = LaunchStore(rundir, "pool", checkpoint_dir)
     store.add(TRAINER, launched)
     sent: list[Any] = []
-    known: Any = SimpleNamespace(spec=lambda _: TRAINER)
+    core = SimpleNamespace(trainers={TRAINER.trainer: SimpleNamespace(spec=TRAINER)})
+    driver: Any = SimpleNamespace(core=core, pending=PendingCommands())
     nobody: Any = None
     site = Site(name="s", scheduler="local")
-    effects = Effects(site, PendingCommands(), store, nobody, nobody, lambda _, message: sent.append(message), known)
+    effects = Effects(site, driver, store, nobody, nobody, lambda _, message, __: sent.append(message), nobody)
     effects.perform(StartWorker(TRAINER.trainer, NodeId("n"), ""))
     return sent[0]
 

@@ -9,9 +9,11 @@ import signal
 import socket
 import ssl
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import wraps
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -30,25 +32,25 @@ STRANGERS = 1000
 KNOWN = Limits(frame_bytes=1 << 20, unsent_bytes=1 << 20, rate_per_s=1e6, burst=1e6)
 
 
-@pytest.fixture(scope="module")
-def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
-    with pool(tmp_path_factory.mktemp("transport")) as made:
-        yield made
-
-
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[Pool]:
     with pool(tmp_path) as made:
         yield made
 
 
+@contextmanager
+def strangers(live: Pool, count: int) -> Iterator[None]:
+    """So many idle connections to the coordinator's port."""
+    address = load(live.file).address
+    held = [socket.create_connection(address, timeout=DEADLINE_S) for _ in range(count)]
+    yield
+    for stranger in held:
+        stranger.close()
+
+
 def memory_mib(live: Pool) -> float:
     assert live.process is not None
     return float(psutil.Process(live.process.pid).memory_info().rss) / 2**20
-
-
-def nodes(live: Pool) -> list[str]:
-    return live.nodes()
 
 
 # --- a real coordinator ----------------------------------------------------------------------------------------------
@@ -57,15 +59,12 @@ def nodes(live: Pool) -> list[str]:
 def test_a_thousand_idle_connections_harm_nobody_and_cost_little(live: Pool) -> None:
     known = Peer(live.file, "known").welcomed()
     before_mib = memory_mib(live)
-    address = load(live.file).address
-    strangers = [socket.create_connection(address, timeout=DEADLINE_S) for _ in range(STRANGERS)]
-    late = Peer(live.file, "late").welcomed()
-    until(lambda: {known.node, late.node} <= set(nodes(live)))
-    assert memory_mib(live) - before_mib < 30
-    known.say(wire.Heartbeat(1.0))
-    assert known.node in nodes(live)
-    for stranger in strangers:
-        stranger.close()
+    with strangers(live, STRANGERS):
+        late = Peer(live.file, "late").welcomed()
+        until(lambda: {known.node, late.node} <= set(live.nodes()))
+        assert memory_mib(live) - before_mib < 30
+        known.say(wire.Heartbeat(1.0))
+        assert known.node in live.nodes()
     assert "Traceback" not in live.log()
     known.die()
     late.die()
@@ -135,13 +134,10 @@ def test_without_descriptors_it_waits_says_so_once_and_goes_on(own: Pool) -> Non
     known = Peer(live.file, "known").welcomed()
     seen = psutil.Process(live.process.pid)
     resource.prlimit(live.process.pid, resource.RLIMIT_NOFILE, (seen.num_fds() + 8, 20000))
-    address = load(live.file).address
-    strangers = [socket.create_connection(address, timeout=DEADLINE_S) for _ in range(40)]
-    until(lambda: "cannot accept connections for now" in live.log())
-    known.say(wire.Heartbeat(1.0))
-    assert isinstance(wire.decode_at_agent(known.socket.recv()), wire.HeartbeatSeen)
-    for stranger in strangers:
-        stranger.close()
+    with strangers(live, 40):
+        until(lambda: "cannot accept connections for now" in live.log())
+        known.say(wire.Heartbeat(1.0))
+        assert isinstance(wire.decode_at_agent(known.socket.recv()), wire.HeartbeatSeen)
     Peer(live.file, "after").welcomed()
     assert live.log().count("cannot accept connections for now") == 1
     assert "Traceback" not in live.log()
@@ -150,12 +146,9 @@ def test_without_descriptors_it_waits_says_so_once_and_goes_on(own: Pool) -> Non
 def test_sigterm_works_while_strangers_hold_all_places(own: Pool) -> None:
     live = own
     assert live.process is not None
-    address = load(live.file).address
-    strangers = [socket.create_connection(address, timeout=DEADLINE_S) for _ in range(2 * UNPROVEN_MAX)]
-    live.process.send_signal(signal.SIGTERM)
-    assert live.ended() == 0
-    for stranger in strangers:
-        stranger.close()
+    with strangers(live, 2 * UNPROVEN_MAX):
+        live.process.send_signal(signal.SIGTERM)
+        assert live.ended() == 0
 
 
 def test_a_pilot_that_floods_is_slowed_down_and_the_others_are_served(live: Pool) -> None:
@@ -169,19 +162,29 @@ def test_a_pilot_that_floods_is_slowed_down_and_the_others_are_served(live: Pool
             sent += 1
     assert sent < 500, "a peer that sends more than its rate is made to wait"
     began_s = time.monotonic()
-    assert other.node in nodes(live)
+    assert other.node in live.nodes()
     assert time.monotonic() - began_s < DEADLINE_S
     flood.die()
-    until(lambda: flood.node not in nodes(live))
-    assert other.node in nodes(live)
+    until(lambda: flood.node not in live.nodes())
+    assert other.node in live.nodes()
     other.die()
 
 
 # --- the transport alone ---------------------------------------------------------------------------------------------
 
 
+def in_a_loop(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    """Make an ordinary test of a coroutine."""
+
+    @wraps(test)
+    def run() -> None:
+        asyncio.run(test())
+
+    return run
+
+
 class Heard:
-    """Records what a link reports, and answers as the test says."""
+    """Records the reports of links; ``links`` are those to answer."""
 
     def __init__(self) -> None:
         self.frames: list[bytes] = []
@@ -217,98 +220,86 @@ async def until_so(what: object) -> None:
             await asyncio.sleep(0.005)
 
 
-def test_frames_come_in_order_and_a_close_is_told_after_them() -> None:
-    async def play() -> None:
-        async with serving() as (listener, heard, pin):
+@in_a_loop
+async def test_frames_come_in_order_and_a_close_is_told_after_them() -> None:
+    async with serving() as (listener, heard, pin):
+        link = await connect("127.0.0.1", listener.port, pin, Heard(), FREE)
+        sent = [b"first", *(os.urandom(size) for size in (0, 1, 16384, 16385, 300_000))]
+        for body in sent:
+            assert link.send(body)
+        link.close()
+        await until_so(lambda: heard.reasons)
+        assert heard.frames == sent
+        assert heard.reasons == [""]
+        assert not link.send(b"after")
+
+
+@in_a_loop
+async def test_another_certificate_is_not_taken_and_nothing_is_sent_to_it() -> None:
+    async with serving() as (listener, heard, _):
+        with pytest.raises(NotTaken, match="certificate"):
+            await connect("127.0.0.1", listener.port, Certificate.make().fingerprint, Heard(), FREE)
+        await until_so(lambda: heard.reasons)
+        assert heard.frames == []
+
+
+@in_a_loop
+async def test_a_server_that_does_not_speak_tls_is_named_as_such() -> None:
+    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:  # noqa: ARG001  # the original's signature
+        writer.write(b"SSH-2.0-OpenSSH_9.2\r\n")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(greet, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(NotTaken, match="TLS"):
+            await connect("127.0.0.1", port, "0" * 64, Heard(), FREE)
+
+
+@in_a_loop
+async def test_a_peer_that_reads_nothing_is_dropped_before_much_waits_for_it() -> None:
+    async with serving() as (listener, heard, pin):
+        link = await connect("127.0.0.1", listener.port, pin, Heard(), FREE)
+        assert isinstance(link, ClientLink)
+        link.send(b"hello")
+        await until_so(lambda: heard.links)
+        link._transport.pause_reading()
+        sent = 0
+        while heard.links[0].send(b"x" * 65536):
+            sent += 1
+            assert sent < 1000
+            await asyncio.sleep(0)
+        await until_so(lambda: heard.reasons)
+        assert heard.reasons == ["it does not read what we send"]
+        link.drop("")
+
+
+@in_a_loop
+async def test_a_frame_that_is_too_large_ends_its_connection() -> None:
+    async with serving() as (listener, heard, pin):
+        link = await connect("127.0.0.1", listener.port, pin, Heard(), FREE)
+        link.send(b"x" * (UNPROVEN.frame_bytes + 1))
+        await until_so(lambda: heard.reasons)
+        assert "larger than" in heard.reasons[0]
+        assert heard.frames == []
+
+
+@in_a_loop
+async def test_strangers_are_few_and_the_oldest_makes_room() -> None:
+    async with serving() as (listener, heard, pin):
+        for _ in range(3 * UNPROVEN_MAX):
+            _, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+            heard.links.append(writer)
+            assert listener._gate.unproven <= UNPROVEN_MAX
+        strangers, heard.links = heard.links, []
+        async with asyncio.timeout(DEADLINE_S):
             link = await connect("127.0.0.1", listener.port, pin, Heard(), FREE)
-            sent = [b"first", *(os.urandom(size) for size in (0, 1, 16384, 16385, 300_000))]
-            for body in sent:
-                assert link.send(body)
-            link.close()
-            await until_so(lambda: heard.reasons)
-            assert heard.frames == sent
-            assert heard.reasons == [""]
-            assert not link.send(b"after")
-
-    asyncio.run(play())
-
-
-def test_another_certificate_is_not_taken_and_nothing_is_sent_to_it() -> None:
-    async def play() -> None:
-        async with serving() as (listener, heard, _):
-            with pytest.raises(NotTaken, match="certificate"):
-                await connect("127.0.0.1", listener.port, Certificate.make().fingerprint, Heard(), FREE)
-            await until_so(lambda: heard.reasons)
-            assert heard.frames == []
-
-    asyncio.run(play())
-
-
-def test_a_server_that_does_not_speak_tls_is_named_as_such() -> None:
-    async def play() -> None:
-        async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:  # noqa: ARG001  # the original's signature
-            writer.write(b"SSH-2.0-OpenSSH_9.2\r\n")
-            await writer.drain()
+        link.send(b"here")
+        await until_so(lambda: heard.frames == [b"here"])
+        link.close()
+        for writer in strangers:
             writer.close()
-
-        server = await asyncio.start_server(greet, "127.0.0.1", 0)
-        async with server:
-            port = server.sockets[0].getsockname()[1]
-            with pytest.raises(NotTaken, match="TLS"):
-                await connect("127.0.0.1", port, "0" * 64, Heard(), FREE)
-
-    asyncio.run(play())
-
-
-def test_a_peer_that_reads_nothing_is_dropped_before_much_waits_for_it() -> None:
-    async def play() -> None:
-        async with serving() as (listener, heard, pin):
-            link = await connect("127.0.0.1", listener.port, pin, Heard(), FREE)
-            assert isinstance(link, ClientLink)
-            link.send(b"hello")
-            await until_so(lambda: heard.links)
-            link._transport.pause_reading()
-            sent = 0
-            while heard.links[0].send(b"x" * 65536):
-                sent += 1
-                assert sent < 1000
-                await asyncio.sleep(0)
-            await until_so(lambda: heard.reasons)
-            assert heard.reasons == ["it does not read what we send"]
-            link.drop("")
-
-    asyncio.run(play())
-
-
-def test_a_frame_that_is_too_large_ends_its_connection() -> None:
-    async def play() -> None:
-        async with serving() as (listener, heard, pin):
-            link = await connect("127.0.0.1", listener.port, pin, Heard(), FREE)
-            link.send(b"x" * (UNPROVEN.frame_bytes + 1))
-            await until_so(lambda: heard.reasons)
-            assert "larger than" in heard.reasons[0]
-            assert heard.frames == []
-
-    asyncio.run(play())
-
-
-def test_strangers_are_few_and_the_oldest_makes_room() -> None:
-    async def play() -> None:
-        async with serving() as (listener, heard, pin):
-            for _ in range(3 * UNPROVEN_MAX):
-                _, writer = await asyncio.open_connection("127.0.0.1", listener.port)
-                heard.links.append(writer)
-                assert listener._gate.unproven <= UNPROVEN_MAX
-            strangers, heard.links = heard.links, []
-            async with asyncio.timeout(DEADLINE_S):
-                link = await connect("127.0.0.1", listener.port, pin, Heard(), FREE)
-            link.send(b"here")
-            await until_so(lambda: heard.frames == [b"here"])
-            link.close()
-            for writer in strangers:
-                writer.close()
-
-    asyncio.run(play())
 
 
 def test_a_port_in_use_is_one_clear_line() -> None:

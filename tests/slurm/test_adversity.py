@@ -1,4 +1,4 @@
-"""What admins and sick nodes do to pilots on a real Slurm, with a trivial agent: jobs and queues, no training."""
+"""Admins, sick nodes and a lying squeue on a real Slurm, with a trivial agent: jobs and queues, no training."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from pilot.provisioning.keeper import Keeper
 from pilot.provisioning.scheduler import JobEnd
 from pilot.site.site_files import load_site
-from tests.crew import POLITE, Crew, play
+from tests.crew import POLITE, Crew, with_crew
 from tests.slurm.lab import Lab, LabConfig
 
 SITE = load_site("slurm_lab").replace(walltime_min=None, poll_s=1)
@@ -20,108 +20,98 @@ THREE = LabConfig(nodes=3)
 
 
 @pytest.mark.parametrize("lab", [THREE], indirect=True)
-def test_holds_drains_and_downs_are_told_and_never_make_for_too_many_jobs(lab: Lab, tmp_path: Path) -> None:
-    crew = Crew(tmp_path, POLITE, SITE)
-
-    async def script(keeper: Keeper) -> None:
-        lab.run("scontrol", "update", "PartitionName=preempt", "State=DRAIN")
-        keeper.want(2)
-        await crew.until(lambda: keeper.status().trouble or keeper.status().pending, "refused, or it waits")
-        lab.run("scontrol", "update", "PartitionName=preempt", "State=UP")
-        await crew.until_running(2)
-        lab.run("scontrol", "update", "PartitionName=preempt", "State=DOWN")
-        keeper.want(3)
-        await crew.until(lambda: "PartitionDown" in keeper.status().waits_for, "why it waits is told")
-        (waiting,) = [job for job in keeper.book.jobs if lab.state(job) == "PENDING"]
-        lab.run("scontrol", "hold", waiting)
-        lab.run("scontrol", "update", "PartitionName=preempt", "State=UP")
-        await crew.until(lambda: "JobHeld" in keeper.status().waits_for, "that it is held is told")
-        lab.run("scontrol", "release", waiting)
-        await crew.until_running(3)
-        lab.run("scontrol", "update", f"NodeName={lab.nodes[0]}", "State=DOWN", "Reason=test")
-        await crew.until(lambda: crew.endings() == [JobEnd.NODE_FAILED], "a node that is set down is told")
-        await crew.until(lambda: keeper.status().pending == 1, "its pilot is replaced")
-        assert len(lab.queued()) <= 3
-        # Its slurmd answers, so Slurm may have restored it by itself.
-        lab.run("scontrol", "update", f"NodeName={lab.nodes[0]}", "State=RESUME", check=False)
-        await crew.until_running(3)
-
-    play(crew, script)
+@with_crew(POLITE, SITE)
+async def test_holds_drains_and_downs_never_lead_to_too_many_jobs(keeper: Keeper, crew: Crew, lab: Lab) -> None:
+    lab.run("scontrol", "update", "PartitionName=preempt", "State=DRAIN")
+    keeper.want(2)
+    await crew.until(lambda: keeper.status().trouble or keeper.status().pending, "refused, or it waits")
+    lab.run("scontrol", "update", "PartitionName=preempt", "State=UP")
+    await crew.until_running(2)
+    lab.run("scontrol", "update", "PartitionName=preempt", "State=DOWN")
+    keeper.want(3)
+    await crew.until(lambda: "PartitionDown" in keeper.status().waits_for, "why it waits is reported")
+    (waiting,) = [job for job in keeper.book.jobs if lab.state(job) == "PENDING"]
+    lab.run("scontrol", "hold", waiting)
+    lab.run("scontrol", "update", "PartitionName=preempt", "State=UP")
+    await crew.until(lambda: "JobHeld" in keeper.status().waits_for, "that it is held is reported")
+    lab.run("scontrol", "release", waiting)
+    await crew.until_running(3)
+    lab.run("scontrol", "update", f"NodeName={lab.nodes[0]}", "State=DOWN", "Reason=test")
+    await crew.until(lambda: crew.endings() == [JobEnd.NODE_FAILED], "a node that is set down is reported")
+    await crew.until(lambda: keeper.status().pending == 1, "its pilot is replaced")
+    assert len(lab.queued()) <= 3
+    # Its slurmd answers, so Slurm may have restored it by itself.
+    lab.run("scontrol", "update", f"NodeName={lab.nodes[0]}", "State=RESUME", check=False)
+    await crew.until_running(3)
 
 
 @pytest.mark.parametrize("lab", [THREE], indirect=True)
-def test_a_suspended_pilot_is_replaced_and_the_replacement_goes_when_it_is_back(lab: Lab, tmp_path: Path) -> None:
+@with_crew(POLITE, SITE)
+async def test_a_replacement_of_a_suspended_pilot_goes_when_that_is_back(keeper: Keeper, crew: Crew, lab: Lab) -> None:
     """Slurm gives a suspended job's node away: the replacement may be running by the time the pilot is back."""
-    crew = Crew(tmp_path, POLITE, SITE)
 
     def partition(state: str) -> None:
         lab.run("scontrol", "update", "PartitionName=preempt", f"State={state}")
 
-    async def script(keeper: Keeper) -> None:
-        keeper.want(3)
-        await crew.until_running(3)
-        first = set(keeper.book.jobs)
-        job = min(first)
-        partition("DOWN")
-        lab.run("scontrol", "suspend", job)
-        await crew.until(lambda: (keeper.status().suspended, keeper.status().pending) == (1, 1), "a replacement waits")
-        lab.run("scontrol", "resume", job)
-        await crew.until(lambda: set(keeper.book.jobs) == first and keeper.status().running == 3, "it is back")
-        partition("UP")
-        lab.run("scontrol", "suspend", job)
-        await crew.until(lambda: keeper.status().suspended == 1, "it is suspended again")
-        await crew.until_running(3)
-        (replacement,) = set(crew.present()) - first
-        lab.run("scontrol", "resume", job)
-        await crew.until(lambda: keeper.status().running == 4, "both run, on one node")
-        keeper.want(3, spare=[replacement])
-        await crew.until(lambda: set(keeper.book.jobs) == first, "the replacement goes")
-        assert crew.endings() == [JobEnd.CANCELLED] * 2
-        lab.run("scancel", job)
-        await crew.until(lambda: crew.endings() == [JobEnd.CANCELLED] * 3, "cancelled by an admin")
-        await crew.until_running(3)
-
-    play(crew, script)
+    keeper.want(3)
+    await crew.until_running(3)
+    first = set(keeper.book.jobs)
+    job = min(first)
+    partition("DOWN")
+    lab.run("scontrol", "suspend", job)
+    await crew.until(lambda: (keeper.status().suspended, keeper.status().pending) == (1, 1), "a replacement waits")
+    lab.run("scontrol", "resume", job)
+    await crew.until(lambda: set(keeper.book.jobs) == first and keeper.status().running == 3, "it is back")
+    partition("UP")
+    lab.run("scontrol", "suspend", job)
+    await crew.until(lambda: keeper.status().suspended == 1, "it is suspended again")
+    await crew.until_running(3)
+    (replacement,) = set(crew.present()) - first
+    lab.run("scontrol", "resume", job)
+    await crew.until(lambda: keeper.status().running == 4, "both run, on one node")
+    keeper.want(3, spare=[replacement])
+    await crew.until(lambda: set(keeper.book.jobs) == first, "the replacement goes")
+    assert crew.endings() == [JobEnd.CANCELLED] * 2
+    lab.run("scancel", job)
+    await crew.until(lambda: crew.endings() == [JobEnd.CANCELLED] * 3, "cancelled by an admin")
+    await crew.until_running(3)
 
 
 @pytest.mark.parametrize("lab", [THREE], indirect=True)
-def test_a_squeue_that_is_slow_fails_or_lies_never_makes_for_too_many_jobs(
-    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@with_crew(POLITE, SITE.replace(command_timeout_s=2))
+async def test_a_squeue_that_is_slow_fails_or_lies_never_leads_to_too_many_jobs(
+    keeper: Keeper, crew: Crew, lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stand-in for squeue comes first on the PATH: it answers as the test says."""
+    """A stand-in for squeue comes first on the PATH: the test scripts its answers."""
     folder = tmp_path / "bin"
     folder.mkdir()
     squeue = folder / "squeue"
     real = lab.run("which", "squeue").strip()
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-    crew = Crew(tmp_path, POLITE, SITE.replace(command_timeout_s=2))
 
-    def says(text: str) -> None:
+    def answers(text: str) -> None:
         squeue.write_text(f"#!/bin/bash\n{text}\n")
         squeue.chmod(0o755)
 
-    async def script(keeper: Keeper) -> None:
-        says(f'exec {real} "$@"')
-        keeper.want(2)
-        await crew.until_running(2)
-        there = set(keeper.book.jobs)
-        for text in ("sleep 60", "exit 1", "echo unreadable"):
-            says(text)
-            await crew.until(lambda: keeper.status().trouble != "", f"{text} is told")
-        says("exit 0")  # no jobs at all; their agents still answer
-        until_s = time.monotonic() + 8
-        while time.monotonic() < until_s:
-            keeper.want(2, present=there)
-            assert set(lab.run(real, "-h", "-o", "%A").split()) == there
-            await asyncio.sleep(0.2)
-        assert "but their agents still answer" in keeper.status().trouble
-        keeper.want(4, present=there)  # the new ones are pending, and are reported gone again and again
-        until_s = time.monotonic() + 15
-        while time.monotonic() < until_s:
-            assert len(lab.run(real, "-h", "-o", "%A").split()) <= 2 * 4 + 2
-            await asyncio.sleep(0.2)
-        says(f'exec {real} "$@"')
-        keeper.want(2)
-        await crew.until(lambda: keeper.status().running == 2, "all is as it was")
-
-    play(crew, script)
+    answers(f'exec {real} "$@"')
+    keeper.want(2)
+    await crew.until_running(2)
+    there = set(keeper.book.jobs)
+    for text in ("sleep 60", "exit 1", "echo unreadable"):
+        answers(text)
+        await crew.until(lambda: keeper.status().trouble != "", f"{text} is reported")
+    answers("exit 0")  # no jobs at all; their agents still answer
+    until_s = time.monotonic() + 8
+    while time.monotonic() < until_s:
+        keeper.want(2, present=there)
+        assert set(lab.run(real, "-h", "-o", "%A").split()) == there
+        await asyncio.sleep(0.2)
+    assert "but their agents still answer" in keeper.status().trouble
+    keeper.want(4, present=there)  # the new ones are pending, and are reported gone again and again
+    until_s = time.monotonic() + 15
+    while time.monotonic() < until_s:
+        assert len(lab.run(real, "-h", "-o", "%A").split()) <= 2 * 4 + 2
+        await asyncio.sleep(0.2)
+    answers(f'exec {real} "$@"')
+    keeper.want(2)
+    await crew.until(lambda: keeper.status().running == 2, "all is as it was")

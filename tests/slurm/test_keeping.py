@@ -10,158 +10,132 @@ from pathlib import Path
 import pytest
 
 from pilot.provisioning.keeper import Keeper, pool_name
-from pilot.provisioning.pilot_jobs import JobEnded
 from pilot.provisioning.retry import Troubled
 from pilot.provisioning.scheduler import JobEnd
 from pilot.provisioning.scheduler_slurm import SlurmQueue
 from pilot.site.site_files import load_site
-from tests.crew import POLITE, STUBBORN, Crew, play
+from tests.crew import POLITE, STUBBORN, Crew, play, with_crew
 from tests.slurm.lab import Lab, LabConfig, wait_for
 
 SITE = load_site("slurm_lab")
 TWO_NODES = LabConfig(nodes=2)
 
 
-def test_a_preempted_job_that_leaves_in_its_grace_is_preempted_and_replaced(lab: Lab, tmp_path: Path) -> None:
-    crew = Crew(tmp_path, POLITE, SITE)
-
-    async def script(keeper: Keeper) -> None:
-        keeper.want(6)
-        await crew.until_running(6)
-        high = lab.sbatch("-p", "high", "-N2", "--wrap", "sleep 5")
-        await crew.until(lambda: crew.endings() == [JobEnd.PREEMPTED] * 2, "two preempted")
-        await crew.until(lambda: lab.state(high) in ("RUNNING", "COMPLETED"), "the other job has its nodes")
-        await crew.until_running(6)
-
-    play(crew, script)
-    assert not any(event.failed for event in crew.events if isinstance(event, JobEnded))
+@with_crew(POLITE, SITE)
+async def test_a_preempted_job_that_leaves_in_its_grace_is_replaced(keeper: Keeper, crew: Crew, lab: Lab) -> None:
+    keeper.want(6)
+    await crew.until_running(6)
+    high = lab.sbatch("-p", "high", "-N2", "--wrap", "sleep 5")
+    await crew.until(lambda: crew.endings() == [JobEnd.PREEMPTED] * 2, "two preempted")
+    await crew.until(lambda: lab.state(high) in ("RUNNING", "COMPLETED"), "the other job has its nodes")
+    await crew.until_running(6)
+    assert crew.failures() == []
 
 
 @pytest.mark.parametrize("lab", [LabConfig(grace_s=20, kill_wait_s=5)], indirect=True)
-def test_a_preemption_is_noticed_early_by_the_poll(lab: Lab, tmp_path: Path) -> None:
-    crew = Crew(tmp_path, STUBBORN, SITE)
-
-    async def script(keeper: Keeper) -> None:
-        keeper.want(6)
-        await crew.until_running(6)
-        lab.sbatch("-p", "high", "-N1", "--wrap", "sleep 1")
-        await crew.until(crew.noticed, "a notice")
-        assert lab.state(crew.noticed()[0]) == "RUNNING"
-        await crew.until(lambda: crew.endings() == [JobEnd.PREEMPTED], "it is preempted")
-
-    play(crew, script)
+@with_crew(STUBBORN, SITE)
+async def test_a_preemption_is_noticed_early_by_the_poll(keeper: Keeper, crew: Crew, lab: Lab) -> None:
+    keeper.want(6)
+    await crew.until_running(6)
+    lab.sbatch("-p", "high", "-N1", "--wrap", "sleep 1")
+    await crew.until(crew.noticed, "a notice")
+    assert lab.state(crew.noticed()[0]) == "RUNNING"
+    await crew.until(lambda: crew.endings() == [JobEnd.PREEMPTED], "it is preempted")
 
 
-def test_pilots_run_on_the_nodes_of_their_pool_only(lab: Lab, tmp_path: Path) -> None:
-    ours = lab.nodes[3:5]
-    crew = Crew(tmp_path, POLITE, SITE.replace(only_nodes=",".join(ours)))
-
-    async def script(keeper: Keeper) -> None:
-        keeper.want(3)
-        await crew.until_running(2)
-        assert sorted(lab.run("squeue", "-h", "-t", "R", "-o", "%N").split()) == ours
-        assert keeper.status().pending == 1
-
-    play(crew, script)
+@with_crew(POLITE, lambda given: SITE.replace(only_nodes=",".join(given["lab"].nodes[3:5])))
+async def test_pilots_run_on_the_nodes_of_their_pool_only(keeper: Keeper, crew: Crew, lab: Lab) -> None:
+    keeper.want(3)
+    await crew.until_running(2)
+    assert sorted(lab.run("squeue", "-h", "-t", "R", "-o", "%N").split()) == lab.nodes[3:5]
+    assert keeper.status().pending == 1
 
 
 @pytest.mark.usefixtures("lab")
-def test_a_job_that_fails_is_not_replaced_at_once(tmp_path: Path) -> None:
-    crew = Crew(tmp_path, "bash -c 'sleep 3; exit 3'", SITE)
-
-    async def script(keeper: Keeper) -> None:
-        keeper.want(1)
-        await crew.until(lambda: crew.endings() == [JobEnd.FAILED], "it failed")
-        await crew.until(lambda: keeper.status().held_back.startswith("waiting"), "a pause after the failure")
-
-    play(crew, script)
+@with_crew("bash -c 'sleep 3; exit 3'", SITE)
+async def test_a_job_that_fails_is_not_replaced_at_once(keeper: Keeper, crew: Crew) -> None:
+    keeper.want(1)
+    await crew.until(lambda: crew.endings() == [JobEnd.FAILED], "it failed")
+    await crew.until(lambda: keeper.status().held_back.startswith("waiting"), "a pause after the failure")
 
 
 @pytest.mark.parametrize("lab", [LabConfig(node_timeout_s=300)], indirect=True)
 @pytest.mark.parametrize(("lease_s", "asked_first"), [(600, False), (6, True)], ids=["Slurm is first", "we are first"])
-def test_a_dead_node_is_told_whoever_finds_it_first(lease_s: int, asked_first: bool, lab: Lab, tmp_path: Path) -> None:
+@with_crew(POLITE, lambda given: SITE.replace(orphan_s=given["lease_s"], silent_s=5))
+async def test_a_dead_node_is_reported_whoever_finds_it_first(
+    keeper: Keeper,
+    crew: Crew,
+    lease_s: int,  # noqa: ARG001  # for the site
+    asked_first: bool,
+    lab: Lab,
+) -> None:
     """When its agent's lease is over we cancel the job, and Slurm never reports that its node failed."""
-    crew = Crew(tmp_path, POLITE, SITE.replace(orphan_s=lease_s, silent_s=5))
     dead_node = lab.nodes[0]
-
-    async def script(keeper: Keeper) -> None:
-        keeper.want(2)
-        await crew.until_running(2)
-        dead = lab.run("squeue", "-h", "-w", dead_node, "-o", "%A").strip()
-        alive = set(keeper.book.jobs) - {dead}
-        lab.kill_node(dead_node)
-        keeper.want(2, present=alive)
-        if asked_first:
-            await crew.until(lambda: lab.state(dead) == "COMPLETING", "we cancelled its job")
-        lab.run("scontrol", "update", f"NodeName={dead_node}", "State=DOWN", "Reason=dead")
-        await crew.until(lambda: crew.endings() == [JobEnd.NODE_FAILED], "the node failed")
-        await crew.until(lambda: len(alive & set(crew.present())) == 1 and keeper.status().running == 2, "replaced")
-        assert lab.state(dead) == ("CANCELLED" if asked_first else "NODE_FAIL")
-
-    play(crew, script)
+    keeper.want(2)
+    await crew.until_running(2)
+    dead = lab.run("squeue", "-h", "-w", dead_node, "-o", "%A").strip()
+    alive = set(keeper.book.jobs) - {dead}
+    lab.kill_node(dead_node)
+    keeper.want(2, present=alive)
+    if asked_first:
+        await crew.until(lambda: lab.state(dead) == "COMPLETING", "we cancelled its job")
+    lab.run("scontrol", "update", f"NodeName={dead_node}", "State=DOWN", "Reason=dead")
+    await crew.until(lambda: crew.endings() == [JobEnd.NODE_FAILED], "the node failed")
+    await crew.until(lambda: len(alive & set(crew.present())) == 1 and keeper.status().running == 2, "replaced")
+    assert lab.state(dead) == ("CANCELLED" if asked_first else "NODE_FAIL")
     lab.start_node(dead_node)
 
 
 @pytest.mark.usefixtures("lab")
-def test_pending_jobs_go_before_running_ones(tmp_path: Path) -> None:
-    crew = Crew(tmp_path, POLITE, SITE)
-
-    async def script(keeper: Keeper) -> None:
-        keeper.want(8)
-        await crew.until(lambda: keeper.status().running == 6 and keeper.status().pending == 2, "six run, two wait")
-        keeper.want(6, spare=list(keeper.book.jobs))
-        await crew.until(lambda: crew.endings() == [JobEnd.CANCELLED] * 2, "two are cancelled")
-        assert keeper.status().running == 6
-
-    play(crew, script)
+@with_crew(POLITE, SITE)
+async def test_pending_jobs_go_before_running_ones(keeper: Keeper, crew: Crew) -> None:
+    keeper.want(8)
+    await crew.until(lambda: keeper.status().running == 6 and keeper.status().pending == 2, "six run, two wait")
+    keeper.want(6, spare=list(keeper.book.jobs))
+    await crew.until(lambda: crew.endings() == [JobEnd.CANCELLED] * 2, "two are cancelled")
+    assert keeper.status().running == 6
 
 
 @pytest.mark.parametrize("lab", [TWO_NODES], indirect=True)
-def test_a_pilot_that_fits_before_a_planned_job_starts_at_once_and_a_long_one_does_not(
-    lab: Lab, tmp_path: Path
-) -> None:
-    lab.sbatch("-p", "high", "-w", lab.nodes[0], "-t", "20", "--wrap", "sleep 600")
-    lab.sbatch("-p", "high", "-N2", "-t", "30", "--wrap", "sleep 600")
-    crew = Crew(tmp_path, POLITE, SITE.replace(walltime_min=None))
-    short_folder = tmp_path / "short"
-    short_folder.mkdir()
-    short = Crew(short_folder, POLITE, SITE.replace(walltime_min="00:10:00"))
-
-    async def long_one(keeper: Keeper) -> None:
-        await crew.until(lambda: lab.nodes_in("planned") == 1, "a node is planned for the waiting job")
-        keeper.want(1)
-        await crew.until(lambda: keeper.status().planned_nodes == 1 and keeper.status().pending == 1, "it waits")
-        (job,) = keeper.book.jobs
-        await crew.until(lambda: "Reason=None" not in lab.run("scontrol", "show", "job", job), "Slurm says why")
-        await asyncio.sleep(8)  # at least one backfill cycle: it must not start
-        assert keeper.status().pending == 1
-
-    async def short_one(keeper: Keeper) -> None:
-        keeper.want(1)
-        await short.until_running(1)
-        (record,) = keeper.book.jobs.values()
-        assert 10 * 60 <= record.walltime_s <= 19 * 60
-
-    play(crew, long_one)
-    play(short, short_one)
+@with_crew(POLITE, SITE.replace(walltime_min=None))
+async def test_a_long_pilot_does_not_start_before_a_planned_job(keeper: Keeper, crew: Crew, lab: Lab) -> None:
+    await planned(crew, lab, 1, minutes=20)
+    keeper.want(1)
+    await crew.until(lambda: keeper.status().planned_nodes == 1 and keeper.status().pending == 1, "it waits")
+    (job,) = keeper.book.jobs
+    await crew.until(lambda: "Reason=None" not in lab.run("scontrol", "show", "job", job), "Slurm says why")
+    await asyncio.sleep(8)  # at least one backfill cycle: it must not start
+    assert keeper.status().pending == 1
     lab.run("scancel", "--user=root", "--partition=high")
 
 
-def test_a_window_shorter_than_the_warm_up_gets_no_short_pilot(lab: Lab, tmp_path: Path) -> None:
-    lab.sbatch("-p", "high", "-w", lab.nodes[0], "-t", "6", "--wrap", "sleep 600")
-    lab.sbatch("-p", "high", "-N6", "-t", "30", "--wrap", "sleep 600")
-    crew = Crew(tmp_path, POLITE, SITE)
+@pytest.mark.parametrize("lab", [TWO_NODES], indirect=True)
+@with_crew(POLITE, SITE.replace(walltime_min="00:10:00"))
+async def test_a_pilot_that_fits_before_a_planned_job_starts_at_once(keeper: Keeper, crew: Crew, lab: Lab) -> None:
+    await planned(crew, lab, 1, minutes=20)
+    keeper.want(1)
+    await crew.until_running(1)
+    (record,) = keeper.book.jobs.values()
+    assert 10 * 60 <= record.walltime_s <= 19 * 60
+    lab.run("scancel", "--user=root", "--partition=high")
 
-    async def script(keeper: Keeper) -> None:
-        await crew.until(lambda: lab.nodes_in("planned") == 5, "five nodes are planned for the waiting job")
-        keeper.want(2, warm_up_s=600)
-        await crew.until(lambda: keeper.status().planned_nodes == 5 and keeper.status().pending == 2, "they wait")
-        assert {record.walltime_s for record in keeper.book.jobs.values()} == {SITE.walltime_s}
-        keeper.want(2, warm_up_s=10)
-        await crew.until_running(2)
-        assert {record.walltime_s for record in keeper.book.jobs.values()} <= {180, 240}
 
-    play(crew, script)
+async def planned(crew: Crew, lab: Lab, nodes: int, minutes: int) -> None:
+    """Let Slurm plan a job on all nodes, one of which is used for some minutes; wait until the others are planned."""
+    lab.sbatch("-p", "high", "-w", lab.nodes[0], "-t", str(minutes), "--wrap", "sleep 600")
+    lab.sbatch("-p", "high", f"-N{len(lab.nodes)}", "-t", "30", "--wrap", "sleep 600")
+    await crew.until(lambda: lab.nodes_in("planned") == nodes, "all other nodes are planned for the waiting job")
+
+
+@with_crew(POLITE, SITE)
+async def test_a_window_shorter_than_the_warm_up_gets_no_short_pilot(keeper: Keeper, crew: Crew, lab: Lab) -> None:
+    await planned(crew, lab, 5, minutes=6)
+    keeper.want(2, warm_up_s=600)
+    await crew.until(lambda: keeper.status().planned_nodes == 5 and keeper.status().pending == 2, "they wait")
+    assert {record.walltime_s for record in keeper.book.jobs.values()} == {SITE.walltime_s}
+    keeper.want(2, warm_up_s=10)
+    await crew.until_running(2)
+    assert {record.walltime_s for record in keeper.book.jobs.values()} <= {180, 240}
     lab.run("scancel", "--user=root", "--partition=high")
 
 
@@ -173,27 +147,29 @@ def test_a_window_shorter_than_the_warm_up_gets_no_short_pilot(lab: Lab, tmp_pat
     ],
     ids=["stopped", "gone"],
 )
-def test_a_controller_that_does_not_answer_changes_nothing_and_is_reported(
-    stop: Callable[[Lab], None], start: Callable[[Lab], None], limit_s: float, trouble: str, lab: Lab, tmp_path: Path
+@with_crew(POLITE, lambda given: SITE.replace(command_timeout_s=given["limit_s"]))
+async def test_a_controller_that_does_not_answer_changes_nothing_and_is_reported(
+    keeper: Keeper,
+    crew: Crew,
+    stop: Callable[[Lab], None],
+    start: Callable[[Lab], None],
+    limit_s: float,  # noqa: ARG001  # for the site
+    trouble: str,
+    lab: Lab,
 ) -> None:
-    crew = Crew(tmp_path, POLITE, SITE.replace(command_timeout_s=limit_s))
-
-    async def script(keeper: Keeper) -> None:
-        keeper.want(2)
-        await crew.until_running(2)
-        await crew.until(lambda: lab.run("squeue", "-h", "-s").count(".0 ") == 2, "the steps of both run")
-        stop(lab)
-        await crew.until(lambda: keeper.status().trouble.startswith(trouble), "the trouble is told")
-        keeper.want(4)
-        silent = len(crew.events)
-        await asyncio.sleep(3 * SITE.poll_s)  # longer than two polls: it must have no effect
-        assert (keeper.status().running, keeper.status().pending, crew.endings()) == (2, 0, [])
-        start(lab)
-        await crew.until(lambda: Troubled("") in crew.events[silent:], "the end of the trouble is told")
-        await crew.until_running(4)
-
-    play(crew, script)
-    assert crew.endings() == [JobEnd.CANCELLED] * 4
+    keeper.want(2)
+    await crew.until_running(2)
+    await crew.until(lambda: lab.run("squeue", "-h", "-s").count(".0 ") == 2, "the steps of both run")
+    stop(lab)
+    await crew.until(lambda: keeper.status().trouble.startswith(trouble), "the trouble is reported")
+    keeper.want(4)
+    silent = len(crew.events)
+    await asyncio.sleep(3 * SITE.poll_s)  # longer than two polls: it must have no effect
+    assert (keeper.status().running, keeper.status().pending, crew.endings()) == (2, 0, [])
+    start(lab)
+    await crew.until(lambda: Troubled("") in crew.events[silent:], "the end of the trouble is reported")
+    await crew.until_running(4)
+    assert crew.endings() == []
 
 
 def test_jobs_of_an_earlier_coordinator_are_found_by_their_name(lab: Lab, tmp_path: Path) -> None:
@@ -213,14 +189,10 @@ def test_jobs_of_an_earlier_coordinator_are_found_by_their_name(lab: Lab, tmp_pa
 
 
 @pytest.mark.usefixtures("lab")
-def test_a_site_that_slurm_refuses_is_told_in_its_words(tmp_path: Path) -> None:
-    crew = Crew(tmp_path, POLITE, SITE.replace(partition="no-such-partition"))
-
-    async def script(keeper: Keeper) -> None:
-        keeper.want(1)
-        await crew.until(lambda: "Invalid partition name specified" in keeper.status().trouble, "the refusal is told")
-
-    play(crew, script)
+@with_crew(POLITE, SITE.replace(partition="no-such-partition"))
+async def test_a_site_that_slurm_refuses_is_told_in_its_words(keeper: Keeper, crew: Crew) -> None:
+    keeper.want(1)
+    await crew.until(lambda: "Invalid partition name specified" in keeper.status().trouble, "the refusal is told")
 
 
 def test_one_squeue_about_ours_one_about_who_waits_and_one_sinfo_per_poll(lab: Lab) -> None:

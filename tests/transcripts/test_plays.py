@@ -18,31 +18,12 @@ from typing import Any
 
 import pytest
 
+from pilot.core import events
 from pilot.core.commands import ExamineGroup
 from pilot.core.config import CoordinatorConfig
 from pilot.core.coordinator import Coordinator
 from pilot.core.curves.curve import Curve
 from pilot.core.curves.measured import RescaleCosts
-from pilot.core.events import (
-    CheckpointPublished,
-    CheckpointWritten,
-    DrainRequested,
-    Event,
-    ExitCause,
-    GroupBroken,
-    GroupExamined,
-    GroupFormed,
-    GroupPaused,
-    NodeRetried,
-    PlanFailed,
-    PoolChanged,
-    Progress,
-    StallFinding,
-    TrainerFinished,
-    TrainerSubmitted,
-    WorkerExited,
-    WorkerReady,
-)
 from pilot.core.ids import Generation, NodeId, PlanId, TrainerId
 from pilot.core.plan.objective import OBJECTIVES
 from pilot.core.plan.problem import Plan, PlanStatus, Problem
@@ -80,7 +61,7 @@ class Play(World):
         )
         self.digests: list[str] = []
 
-    def send(self, event: Event) -> list[Any]:
+    def send(self, event: events.Event) -> list[Any]:
         """Digested, too."""
         commands = super().send(event)
         text = told((event, commands, list(seen(self.core))))
@@ -108,15 +89,15 @@ class Play(World):
 
     def _drains(self) -> None:
         """Before everything is answered, nodes join that were on their way."""
-        self.send(DrainRequested())
+        self.send(events.DrainRequested())
         self.join(2)
         for _ in range(10):
             self.complete(self.rng.randrange(3), generous_plan, ok=self.rng.random() < 0.8)
 
-    def _answer(self, command: Asynchronous, plan: Callable[[Problem], Plan], ok: bool) -> Event:
+    def _answer(self, command: Asynchronous, plan: Callable[[Problem], Plan], ok: bool) -> events.Event:
         """As in any world, except for groups that went back to a checkpoint."""
         answer = super()._answer(command, plan, ok)
-        if isinstance(answer, GroupFormed) and self.rng.random() < 0.3:
+        if isinstance(answer, events.GroupFormed) and self.rng.random() < 0.3:
             step = max(0, self.core.trainers[answer.trainer].step - self.rng.randrange(9))
             self.steps[answer.trainer] = step
             return replace(answer, step=step, resumed=step)
@@ -144,7 +125,7 @@ class Play(World):
             priority=self.rng.choice((1.0, 2.5)), starts_after=Generation(self.rng.choice((0, 0, 7))),
         )  # fmt: skip
         self.generations[spec.trainer] = spec.starts_after
-        self.send(TrainerSubmitted(spec))
+        self.send(events.TrainerSubmitted(spec))
 
     def _report(self) -> None:
         trainer, rng = self._trainer(), self.rng
@@ -152,7 +133,7 @@ class Play(World):
         self.steps[trainer] = max(step, self.steps.get(trainer, 0))
         rate, cost = rng.choice((None, 0.0, 80.0 + rng.randrange(60))), rng.choice((None, None, rng.random() * 9))
         generation = self._generation(trainer)
-        self.send(Progress(trainer, generation, step, step // 20, 32 * step, samples_per_s=rate, rescale_s=cost))
+        self.send(events.Progress(trainer, generation, step, step // 20, 32 * step, samples_per_s=rate, rescale_s=cost))
 
     def _breaks(self) -> None:
         """Noticed first by a member, by nobody, or by an unrelated node; some members may not reach each other."""
@@ -164,7 +145,7 @@ class Play(World):
         self._drop(lambda p: getattr(p, "trainer", "") == trainer and getattr(p, "generation", -1) == generation)
         pairs = list(itertools.permutations(dict.fromkeys(members), 2))
         unreached = tuple(self.rng.sample(pairs, min(len(pairs), self.rng.choice((0, 0, 1, 2, 9)))))
-        self.send(GroupBroken(trainer, generation, "a rank process died", first, unreached))
+        self.send(events.GroupBroken(trainer, generation, "a rank process died", first, unreached))
 
     def _dies_again(self) -> None:
         """Members of a group die one after the other, mostly on the same node, with no step in between."""
@@ -184,36 +165,41 @@ class Play(World):
             group = self.core.trainers[trainer].group if trainer in self.core.trainers else None
             if group is None:
                 return
-            self.send(GroupBroken(trainer, group.generation, "a rank process died"))
+            self.send(events.GroupBroken(trainer, group.generation, "a rank process died"))
 
     def _tells_twice(self) -> None:
         """Stale pool events: nodes join that are here, leave that are leaving, and are lost that never existed."""
         here = tuple(self.rng.sample(self.nodes, min(2, len(self.nodes))))
         leaving = tuple(self.core.pool.leaving)[:1]
-        self.send(PoolChanged(joined=here[:1], leaving=(*leaving, NodeId("elsewhere")), lost=(NodeId("elsewhere"),)))
+        self.send(
+            events.PoolChanged(joined=here[:1], noticed=(*leaving, NodeId("elsewhere")), lost=(NodeId("elsewhere"),))
+        )
 
     def _looks(self) -> None:
         trainer = self._trainer()
         self.stall(trainer)
         core = self.core.trainers[trainer]
         members = core.group.members if core.group is not None else (NodeId("elsewhere"),)
-        kinds = self.rng.choice(([StallFinding.WAITS], list(StallFinding)))
+        kinds = self.rng.choice(([events.StallFinding.WAITS], list(events.StallFinding)))
         self._drop(lambda p: isinstance(p, ExamineGroup) and p.trainer == trainer)
         found = tuple((node, self.rng.choice(kinds)) for node in members)
-        self.send(GroupExamined(trainer, self._generation(trainer), found))
+        self.send(events.GroupExamined(trainer, self._generation(trainer), found))
 
     def _stale(self) -> None:
         """Events that come too late, twice, or from a group that no longer exists."""
         trainer, node = self._trainer(), self.rng.choice([*self.nodes, NodeId("elsewhere")])
         generation = Generation(self.rng.randrange(4))
-        late: list[Event] = [TrainerFinished(trainer, Generation(0), 9, 9), PlanFailed(PlanId(0), "too late")]
+        late: list[events.Event] = [
+            events.TrainerFinished(trainer, Generation(0), 9, 9),
+            events.PlanFailed(PlanId(0), "too late"),
+        ]
         if not self._lives(trainer, generation):
-            late += [GroupFormed(trainer, generation, 5), GroupPaused(trainer, generation, 5)]
+            late += [events.GroupFormed(trainer, generation, 5), events.GroupPaused(trainer, generation, 5)]
         if (trainer, node) not in self.workers:
-            late.append(CheckpointWritten(trainer, node, 3))
-            late.append(WorkerExited(trainer, node, self.rng.choice(list(ExitCause)), "late"))
+            late.append(events.CheckpointWritten(trainer, node, 3))
+            late.append(events.WorkerExited(trainer, node, self.rng.choice(list(events.ExitCause)), "late"))
         if self.workers.get((trainer, node)) != "starting":
-            late.append(WorkerReady(trainer, node))
+            late.append(events.WorkerReady(trainer, node))
         self.send(self.rng.choice(late))
 
     def _lives(self, trainer: TrainerId, generation: Generation) -> bool:
@@ -221,14 +207,14 @@ class Play(World):
         return generation in [g.generation for g in (core.group, core.forming) if g is not None]
 
     def _plan_fails(self) -> None:
-        self.send(PlanFailed(self.core.plan_id, "the solver died"))
+        self.send(events.PlanFailed(self.core.plan_id, "the solver died"))
 
     def _publishes(self) -> None:
-        self.send(CheckpointPublished(self._trainer(), 1, self.rng.choice((0.5, 4.0, 40.0, 400.0))))
+        self.send(events.CheckpointPublished(self._trainer(), 1, self.rng.choice((0.5, 4.0, 40.0, 400.0))))
 
     def _again(self) -> None:
         node = self.rng.choice([*self.nodes, NodeId("elsewhere")])
-        self.send(NodeRetried(node, self.rng.choice((None, self._trainer()))))
+        self.send(events.NodeRetried(node, self.rng.choice((None, self._trainer()))))
 
     def _time(self) -> None:
         self.pass_time(self.rng.choice((10.0, 600.0, 1900.0, 90000.0)))
@@ -251,7 +237,7 @@ def seen(core: Coordinator) -> Iterator[object]:
     """What people see of a pool, or planners of its trainers."""
     yield core.now_s, list(core.past.items()), core.plan, core.useless(), core.pool.usable, list(core.blame.set_aside())
     for trainer in core.trainers.values():
-        yield _seen_of(trainer), core.pace_of(trainer).sentence()
+        yield _seen_of(trainer), core.checkpoint_interval(trainer).sentence()
 
 
 def _seen_of(trainer: Trainer) -> tuple[object, ...]:

@@ -9,64 +9,15 @@ each line takes a second), ``site grace_s=0`` starts on another site.
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from pilot.core.commands import (
-    AskTrial,
-    CheckScript,
-    CloseTrainer,
-    Command,
-    DissolveGroup,
-    ExamineGroup,
-    FormGroup,
-    HoldTrainer,
-    PauseGroup,
-    ReleaseNode,
-    SetCheckpointInterval,
-    SetNodeAside,
-    Solve,
-    StartWorker,
-    StopWorker,
-    TellTrial,
-    WriteCheckpoint,
-)
+from pilot.core import commands, events
 from pilot.core.config import CoordinatorConfig
 from pilot.core.coordinator import Coordinator
-from pilot.core.events import (
-    CheckpointPublished,
-    CheckpointWritten,
-    CodeLoaded,
-    DecisionDue,
-    DrainRequested,
-    Event,
-    ExitCause,
-    GroupBroken,
-    GroupExamined,
-    GroupFormed,
-    GroupPaused,
-    GroupStalled,
-    NodeCleared,
-    NodeRetried,
-    PlanFailed,
-    PlanReady,
-    PoolChanged,
-    ProfileDue,
-    Progress,
-    ScriptChecked,
-    StallFinding,
-    TrainerCancelled,
-    TrainerFinished,
-    TrainerReleased,
-    TrainerResumed,
-    TrainerSubmitted,
-    Unloaded,
-    WorkerExited,
-    WorkerReady,
-    WorkerSlow,
-)
-from pilot.core.ids import Generation, NodeId, PlanId, TrainerId
 from pilot.core.plan.problem import Plan, PlanStatus
 from pilot.core.trainer.proof import ProofState
 from pilot.core.trainer.spec import Checking, Profiling, TrainerSpec
@@ -76,148 +27,154 @@ from tests.invariants import violations
 FILES = sorted(Path(__file__).parent.glob("*.txt"))
 
 
-def parse(line: str, core: Coordinator) -> Event:
+ALONE = {
+    "cancel": events.TrainerCancelled,
+    "clear": events.NodeCleared,
+    "decide": events.DecisionDue,
+    "drain": events.DrainRequested,
+    "due": events.ProfileDue,
+    "again": events.NodeRetried,
+    "ready": events.WorkerReady,
+    "release": events.TrainerReleased,
+    "slow": events.WorkerSlow,
+}
+"""Events of which a line gives all fields."""
+
+
+def parse(line: str, core: Coordinator) -> events.Event:
     """Parse one event, for example ``formed cnn g2 at 17``."""
     word, *rest = line.split()
+    of = (rest[0], int(rest[1][1:])) if len(rest) > 1 and re.fullmatch(r"g\d+", rest[1]) else ()
     match word, rest:
+        case _ if word in ALONE:
+            return ALONE[word](*rest)
         case "pool", _:
-            named = {r[0]: [n[1:] for n in rest if n[0] == r[0]] for r in rest}
-            nodes = {s: tuple(NodeId(n.partition("@")[0]) for n in named.get(s, ())) for s in "+-!"}
+            named = {sign: [r[1:] for r in rest if r[0] == sign] for sign in "+-!@"}
+            joined, lost, noticed = (tuple(node.partition("@")[0] for node in named[sign]) for sign in "+-!")
             ends = tuple(map(_end, (r[1:] for r in rest if "@" in r)))
-            return PoolChanged(joined=nodes["+"], lost=nodes["-"], leaving=nodes["!"], deadline_s=None, ends=ends)
-        case "submit", [name, low, high]:
-            return TrainerSubmitted(TrainerSpec(TrainerId(name), int(low), int(high)))
-        case "submit", [name, low, high, "profile", profile]:
-            return TrainerSubmitted(TrainerSpec(TrainerId(name), int(low), int(high), profile=Profiling(profile)))
-        case "submit", [name, low, high, "check", check]:
-            return TrainerSubmitted(TrainerSpec(TrainerId(name), int(low), int(high), check=Checking(check)))
-        case "checked", [name, node, result, *line]:
-            return ScriptChecked(TrainerId(name), NodeId(node), ProofState(result), " ".join(line))
-        case "due", [name]:
-            return ProfileDue(TrainerId(name))
-        case "submit", [name, low, high, sizes]:
-            some = tuple(map(int, sizes.split(",")))
-            return TrainerSubmitted(TrainerSpec(TrainerId(name), int(low), int(high), sizes=some))
-        case "cancel", [name]:
-            return TrainerCancelled(TrainerId(name))
-        case "drain", []:
-            return DrainRequested()
+            return events.PoolChanged(joined=joined, lost=lost, noticed=noticed, ends=ends)
+        case "submit", [name, low, high, *options]:
+            return events.TrainerSubmitted(TrainerSpec(name, int(low), int(high), **_options(options)))
+        case "checked", [name, node, result, *words]:
+            return events.ScriptChecked(name, node, ProofState(result), " ".join(words))
         case "plan", [number, "failed"]:
-            return PlanFailed(PlanId(int(number)), "the solver died")
+            return events.PlanFailed(int(number), "the solver died")
         case "plan", [number, *counts]:
-            pairs = [(TrainerId(t), n.split("/")) for t, n in (c.split("=") for c in counts)]
+            pairs = [(t, n.split("/")) for t, n in (c.split("=") for c in counts)]
             late = tuple((t, int(n[1])) for t, n in pairs if len(n) > 1)
             plan = Plan(PlanStatus.OPTIMAL, tuple((t, int(n[0])) for t, n in pairs), 0.0, ending=late)
-            return PlanReady(PlanId(int(number)), plan)
-        case "ready", [name, node]:
-            return WorkerReady(TrainerId(name), NodeId(node))
-        case "slow", [name, node]:
-            return WorkerSlow(TrainerId(name), NodeId(node))
+            return events.PlanReady(int(number), plan)
         case "loaded", [name, node, *files]:
-            pairs = tuple((path, version) for path, version in (file.split("=") for file in files))
-            return CodeLoaded(TrainerId(name), NodeId(node), pairs)
-        case "decide", []:
-            return DecisionDue()
-        case "again", [node, *names]:
-            return NodeRetried(NodeId(node), TrainerId(names[0]) if names else None)
-        case "clear", [node]:
-            return NodeCleared(NodeId(node))
+            return events.CodeLoaded(name, node, _pairs(files, "="))
         case "exited", [name, node, cause, *detail]:
-            return WorkerExited(TrainerId(name), NodeId(node), ExitCause(cause), " ".join(detail))
-        case "formed", [name, generation, "at", step]:
-            return GroupFormed(TrainerId(name), Generation(int(generation[1:])), int(step))
-        case "resumed", [name, generation, "at", step]:
-            return GroupFormed(TrainerId(name), Generation(int(generation[1:])), int(step), resumed=int(step))
-        case "broken", [name, generation, *node]:
-            noticed = NodeId(node[0]) if node else None
-            return GroupBroken(TrainerId(name), Generation(int(generation[1:])), "a rank process died", noticed)
-        case "unread" | "damaged", [name, generation, node, *reason]:
-            of, unloaded = (TrainerId(name), Generation(int(generation[1:]))), Unloaded(word)
-            return GroupBroken(*of, f"{node}: {' '.join(reason)}", NodeId(node), unloaded=unloaded)
-        case "release", [name]:
-            return TrainerReleased(TrainerId(name))
+            return events.WorkerExited(name, node, events.ExitCause(cause), " ".join(detail))
+        case "formed" | "resumed", [_, _, "at", step]:
+            return events.GroupFormed(*of, int(step), resumed=int(step) if word == "resumed" else None)
+        case "broken", [_, _, *node]:
+            return events.GroupBroken(*of, "a rank process died", node[0] if node else None)
+        case "unread" | "damaged", [_, _, node, *reason]:
+            unloaded = events.Unloaded(word)
+            return events.GroupBroken(*of, f"{node}: {' '.join(reason)}", node, unloaded=unloaded)
         case "resume", [name, *from_scratch]:
-            return TrainerResumed(TrainerId(name), from_scratch=bool(from_scratch))
-        case "unreached", [name, generation, *pairs]:
-            unreached = tuple((NodeId(a), NodeId(b)) for a, b in (pair.split("-") for pair in pairs))
-            why = "not formed within 60 s"
-            return GroupBroken(TrainerId(name), Generation(int(generation[1:])), why, unreached=unreached)
-        case "paused", [name, generation, "at", step]:
-            return GroupPaused(TrainerId(name), Generation(int(generation[1:])), int(step))
-        case "stalled", [name, generation, node, "has", "waited", seconds, *what]:
-            reason = " ".join([node, "has", "waited", seconds, *what])
-            return GroupStalled(TrainerId(name), Generation(int(generation[1:])), reason, float(seconds))
-        case "looked", [name, generation, *found]:
-            seen = tuple((NodeId(n), StallFinding(s)) for n, s in (f.split("=") for f in found if "=" in f))
-            unreached = tuple((NodeId(a), NodeId(b)) for a, b in (f.split("-") for f in found if "-" in f))
-            return GroupExamined(TrainerId(name), Generation(int(generation[1:])), seen, unreached)
+            return events.TrainerResumed(name, from_scratch=bool(from_scratch))
+        case "unreached", [_, _, *pairs]:
+            return events.GroupBroken(*of, "not formed within 60 s", unreached=_pairs(pairs, "-"))
+        case "paused", [_, _, "at", step]:
+            return events.GroupPaused(*of, int(step))
+        case "stalled", [_, _, _, "has", "waited", seconds, *_]:
+            return events.GroupStalled(*of, " ".join(rest[2:]), float(seconds))
+        case "examined", [_, _, *found]:
+            seen = tuple((n, events.StallFinding(s)) for n, s in _pairs(found, "="))
+            return events.GroupExamined(*of, seen, _pairs(found, "-"))
         case "saved", [name, node]:
-            return CheckpointWritten(TrainerId(name), NodeId(node), core.trainers[TrainerId(name)].step)
+            return events.CheckpointWritten(name, node, core.trainers[name].step)
         case "unsaved", [name, node]:
-            return CheckpointWritten(TrainerId(name), NodeId(node), 0, "no space left on device")
+            return events.CheckpointWritten(name, node, 0, "no space left on device")
         case "published", [name, seconds]:
-            return CheckpointPublished(TrainerId(name), core.trainers[TrainerId(name)].step, float(seconds))
-        case "step", [name, generation, step]:
-            return Progress(TrainerId(name), Generation(int(generation[1:])), int(step), 0, 32 * int(step))
-        case "step", [name, generation, step, "at", per_s]:
-            count = int(step)
-            return Progress(TrainerId(name), Generation(int(generation[1:])), count, 0, 32 * count, float(per_s[:-2]))
-        case "finished", [name, generation, step]:
-            return TrainerFinished(TrainerId(name), Generation(int(generation[1:])), int(step), 32 * int(step))
+            return events.CheckpointPublished(name, core.trainers[name].step, float(seconds))
+        case "step", [_, _, step, *rate]:
+            return events.Progress(*of, int(step), 0, 32 * int(step), float(rate[1][:-2]) if rate else None)
+        case "finished", [_, _, step]:
+            return events.TrainerFinished(*of, int(step), 32 * int(step))
     raise ValueError(f"not an event: {line}")
 
 
-def _end(word: str) -> tuple[NodeId, float | None]:
+def _options(words: list[str]) -> dict[str, Any]:
+    """``1,2,4``, ``profile auto`` or ``check require``."""
+    match words:
+        case ["profile", profile]:
+            return {"profile": Profiling(profile)}
+        case ["check", check]:
+            return {"check": Checking(check)}
+        case [sizes]:
+            return {"sizes": tuple(map(int, sizes.split(",")))}
+    return {}
+
+
+def _pairs(words: list[str], sign: str) -> tuple[Any, ...]:
+    return tuple(tuple(word.split(sign)) for word in words if sign in word)
+
+
+def _end(word: str) -> tuple[str, float | None]:
     """``n1@90``, or ``n1@never``."""
     node, _, at = word.partition("@")
-    return NodeId(node), None if at == "never" else float(at)
+    return node, None if at == "never" else float(at)
 
 
-def show(command: Command, now_s: float) -> str:
+VERBS = {
+    commands.StartWorker: "start",
+    commands.WriteCheckpoint: "save",
+    commands.CheckScript: "check",
+    commands.StopWorker: "stop",
+    commands.PauseGroup: "pause",
+    commands.DissolveGroup: "dissolve",
+    commands.ExamineGroup: "examine",
+    commands.FormGroup: "form",
+    commands.SetCheckpointInterval: "interval",
+    commands.ReleaseNode: "release",
+    commands.HoldTrainer: "hold",
+    commands.CloseTrainer: "close",
+}
+
+
+def show(command: commands.Command, now_s: float) -> str:
     """One command as a line."""
     match command:
-        case Solve():
+        case commands.Solve():
             asked = " ".join(f"{c.trainer}:{c.current_nodes}{_pin(c.pin)}" for c in command.problem.candidates)
             of = f"{command.problem.nodes} nodes"
             if command.problem.ending:
                 of += f" and {command.problem.ending} ending in {command.problem.ends_in_s:g} s"
             return f"solve {command.plan_id} for {of}, now {asked} ({command.reason})"
-        case StartWorker() | WriteCheckpoint():
-            verb = "start" if isinstance(command, StartWorker) else "save"
-            return f"{verb} {command.trainer} {command.node} ({command.reason})"
-        case CheckScript():
-            return f"check {command.trainer} {command.node} ({command.reason})"
-        case StopWorker():
-            within = f" within {command.within_s:g} s" if command.within_s else ""
-            return f"stop {command.trainer} {command.node}{within} ({command.reason})"
-        case FormGroup():
-            after = f" after g{command.previous}" if command.previous is not None else ""
-            known = f", saved {command.saved_step}" if command.saved_step else ""
-            known += f", nothing up to g{command.given_up}" if command.given_up else ""
-            members = " ".join(command.members)
-            return f"form {command.trainer} g{command.generation} {members}{after}{known} ({command.reason})"
-        case ExamineGroup():
-            then = ", kill who is stuck" if command.kill else ""
-            members = " ".join(command.members)
-            return f"look at {command.trainer} g{command.generation} {members}{then} ({command.reason})"
-        case PauseGroup() | DissolveGroup():
-            verb = {PauseGroup: "pause", DissolveGroup: "dissolve"}[type(command)]
-            return f"{verb} {command.trainer} g{command.generation} {' '.join(command.members)} ({command.reason})"
-        case SetCheckpointInterval():
-            return f"pace {command.trainer} {command.node} {command.interval_s:.3g} s ({command.reason})"
-        case ReleaseNode():
-            return f"release {command.node} ({command.reason})"
-        case HoldTrainer():
-            return f"hold {command.trainer} ({command.reason})"
-        case SetNodeAside():
+        case commands.SetNodeAside():
             whom, minutes = command.trainer or "all", (command.until_s - now_s) / 60
             return f"set aside {command.node} for {whom}, {minutes:.0f} min ({command.reason})"
-        case AskTrial():
+        case commands.AskTrial():
             return f"ask for trial {command.number} of {command.study}"
-        case TellTrial():
+        case commands.TellTrial():
             return f"tell {command.study} that trial {command.number} came to {command.value}"
-        case CloseTrainer():
-            return f"close {command.trainer} {command.outcome} ({command.reason})"
+    words = [VERBS[type(command)]]
+    words += [str(value) for name in ("trainer", "node") if (value := getattr(command, name, None))]
+    if hasattr(command, "members"):
+        words += [f"g{command.generation}", *command.members]
+    return f"{' '.join(words)}{_more(command)} ({command.reason})"
+
+
+def _more(command: commands.Command) -> str:
+    match command:
+        case commands.StopWorker():
+            return f" within {command.within_s:g} s" if command.within_s else ""
+        case commands.FormGroup():
+            after = f" after g{command.previous}" if command.previous is not None else ""
+            known = f", saved {command.saved_step}" if command.saved_step else ""
+            return after + known + (f", nothing up to g{command.given_up}" if command.given_up else "")
+        case commands.ExamineGroup():
+            return ", kill who is stuck" if command.kill else ""
+        case commands.SetCheckpointInterval():
+            return f" {command.interval_s:.3g} s"
+        case commands.CloseTrainer():
+            return f" {command.outcome}"
+    return ""
 
 
 def known_of(core: Coordinator, trainer: Trainer) -> list[str]:
@@ -248,7 +205,7 @@ def play(text: str) -> str:
             out += [f"< {show(c, now_s)}" for c in core.handle(now_s, parse(line[1:].strip(), core))]
             assert violations(core) == []
         elif line.startswith("? "):
-            out += [f"= {known}" for known in known_of(core, core.trainers[TrainerId(line[2:])])]
+            out += [f"= {known}" for known in known_of(core, core.trainers[line[2:]])]
     return "\n".join(out) + "\n"
 
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import psutil
 from rich.console import Console, Group
@@ -20,8 +19,8 @@ from rich.text import Text
 
 from pilot.agent import workdir
 from pilot.cli.asking import pool_at
+from pilot.cli.control import wait_until_gone
 from pilot.cli.demo.leftovers import left_behind, unowned
-from pilot.cli.down import wait_until_gone
 from pilot.cli.rows import trainer_rows
 from pilot.cli.show import node_lines
 from pilot.cli.submit import launch
@@ -35,7 +34,7 @@ from pilot.site.site_files import load_site_file
 from pilot.submission.submission import Submission
 
 PILOTS = 4
-LOOK_S = 0.4
+POLL_S = 0.4
 LIMIT_S = 240.0
 """The demo fails if no trainer makes a step for this long. All of it takes a minute and a half on two cores."""
 
@@ -51,13 +50,14 @@ TRAINERS: dict[str, tuple[str, list[tuple[float, float]]]] = {
 }
 """Name → example and scaling curve. With four nodes, two each is optimal; with three, the CNN gains more from two."""
 
-SETTINGS = {"pilots": PILOTS, "t_fwd_s": 60.0, "fresh": True}
-"""A new pool, since a repeated demo would otherwise continue the first one, whose trainers have the same names."""
+
+Ask = Callable[[], PoolStatus]
+"""Polls the pool."""
 
 
 @dataclass(slots=True)
 class DemoRun:
-    """What the demo's report is made from: ``happened`` says what happened when; ``status`` is the last status."""
+    """The data of the demo's report: ``happened`` lists the events with their times; ``status`` is the last status."""
 
     folder: Path
     root: Path
@@ -81,11 +81,11 @@ class Victim:
 
 
 class Outpaced(PilotError):
-    """The trainers finished before everything had happened."""
+    """The trainers finished too early."""
 
 
 def play(console: Console, folder: Path, site: str, epochs: int | None) -> DemoRun:
-    """DemoRun the demo in ``folder``; nothing is left running, whatever happens."""
+    """Run the demo in ``folder``; nothing is left running, whatever happens."""
     examples = find_examples()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -107,12 +107,13 @@ def _play(console: Console, folder: Path, site: str, examples: Path, epochs: dic
     before = unowned()
     # Inherited by everything that the pool starts, so that leftovers can be told from other pools' processes.
     os.environ["PILOT_RUN_DIR"] = str(root)
-    status = start(root, coordinator_command(root, site, SETTINGS))
+    # A new pool: a repeated demo would otherwise continue the first one, whose trainers have the same names.
+    status = start(root, coordinator_command(root, site, PILOTS, t_fwd_s=60.0, fresh=True))
     run = DemoRun(folder, root, epochs, load_site_file(site).site.grace_s, began_s, status)
     try:
-        with _screen(console, run) as look:
+        with _screen(console, run) as ask:
             _submit(run, examples)
-            _course(run, look)
+            _disturb(run, ask)
     finally:
         run.took_s = time.monotonic() - run.started_s
         _drain(run)
@@ -144,57 +145,46 @@ def _submit(run: DemoRun, examples: Path) -> None:
         pool_at(run.root).submit(submission)
 
 
-def _course(run: DemoRun, look: Callable[[], PoolStatus]) -> None:
+def _disturb(run: DemoRun, ask: Ask) -> None:
     """Put the pool through its events. Each step waits for the previous one."""
-    _until(run, look, "two trainers on two nodes each", lambda s: _sizes(s) == [2, 2] and _moved(s, 20))
-    victim = _victim(run, look())
-    _say(run, f"preempting {victim.node} of {victim.trainer}: SIGTERM, then SIGKILL after the site's grace period")
+    _until(run, ask, "two trainers on two nodes each", _train_on_two_nodes_each)
+    victim = _victim(run, ask())
+    _report(run, f"preempting {victim.node} of {victim.trainer}: SIGTERM, then SIGKILL after the site's grace period")
     preempt(victim)
-    _until(run, look, "its trainer continues without it", lambda s: not _has(s, victim) and _survived(s))
-    victim = _victim(run, look())
-    _say(run, f"killing {victim.node} of {victim.trainer} without notice: SIGKILL to its whole process tree")
+    _until(run, ask, "its trainer continues without it", lambda status: _survived(status, victim))
+    victim = _victim(run, ask())
+    _report(run, f"killing {victim.node} of {victim.trainer} without notice: SIGKILL to all of its process tree")
     kill_without_notice(victim)
-    known = {n.node for n in look().pool}
-    _until(run, look, "its trainer continues without it", lambda s: not _has(s, victim) and _survived(s))
-    _until(run, look, "a new pilot trains", lambda s: any(n not in known for t in s.trainers for n in t.nodes))
-    _say(run, "a new pilot trains, too")
-    _until(run, look, "both trainers have finished", lambda s: all(t.phase is Phase.FINISHED for t in s.trainers))
+    known = {n.node for n in ask().pool}
+    _until(run, ask, "its trainer continues without it", lambda status: _survived(status, victim))
+    _until(run, ask, "a new pilot trains", lambda s: any(n not in known for t in s.trainers for n in t.nodes))
+    _report(run, "a new pilot trains, too")
+    _until(run, ask, "both trainers have finished", lambda s: all(t.phase is Phase.FINISHED for t in s.trainers))
 
 
-def _until(run: DemoRun, look: Callable[[], PoolStatus], what: str, reached: Callable[[PoolStatus], bool]) -> None:
+def _until(run: DemoRun, ask: Ask, what: str, reached: Callable[[PoolStatus], bool]) -> None:
     steps, stepped_s = 0, time.monotonic()
-    while True:
-        status = look()
-        ended = [t for t in status.trainers if t.phase in (Phase.FAILED, Phase.CANCELLED)]
-        if ended:
+    while not reached(status := ask()):
+        if ended := [t for t in status.trainers if t.phase in (Phase.FAILED, Phase.CANCELLED)]:
             raise PilotError(f"{ended[0].trainer} {ended[0].phase}: {ended[0].reason}")
-        if reached(status):
-            return
         if all(t.phase is Phase.FINISHED for t in status.trainers):
-            raise Outpaced(f"the trainers finished before this happened: {what} (give them more --epochs)")
+            raise Outpaced(f"the trainers finished too early for this: {what} (give them more --epochs)")
         if (now := sum(t.step for t in status.trainers)) != steps:
             steps, stepped_s = now, time.monotonic()
         if time.monotonic() - stepped_s > LIMIT_S:
             log = run.root / "coordinator.log"
             raise PilotError(f"no trainer made a step for {LIMIT_S:g} s, waiting for this: {what}; see {log}")
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
 
 
-def _sizes(status: PoolStatus) -> list[int]:
-    return [len(t.nodes) for t in status.trainers]
+def _train_on_two_nodes_each(status: PoolStatus) -> bool:
+    return [len(t.nodes) for t in status.trainers] == [2, 2] and all(t.step >= 20 for t in status.trainers)
 
 
-def _moved(status: PoolStatus, steps: int) -> bool:
-    return all(t.step >= steps for t in status.trainers)
-
-
-def _has(status: PoolStatus, victim: Victim) -> bool:
-    return any(n.node == victim.node for n in status.pool)
-
-
-def _survived(status: PoolStatus) -> bool:
-    """Whether every trainer is training, and one of them can lose another node without losing its state."""
-    return all(size >= 1 for size in _sizes(status)) and max(_sizes(status)) >= 2
+def _survived(status: PoolStatus, victim: Victim) -> bool:
+    """Whether, without ``victim``, every trainer trains, and one of them can lose another node and keep its state."""
+    sizes = [len(t.nodes) for t in status.trainers]
+    return all(n.node != victim.node for n in status.pool) and min(sizes) >= 1 and max(sizes) >= 2
 
 
 def _victim(run: DemoRun, status: PoolStatus) -> Victim:
@@ -206,7 +196,7 @@ def _victim(run: DemoRun, status: PoolStatus) -> Victim:
     return Victim(trainer.trainer, node, pid, run.grace_s)
 
 
-def _say(run: DemoRun, text: str) -> None:
+def _report(run: DemoRun, text: str) -> None:
     run.happened.append(f"{time.monotonic() - run.started_s:5.1f} s  {text}")
 
 
@@ -217,24 +207,18 @@ def _drain(run: DemoRun) -> None:
 
 
 @contextmanager
-def _screen(console: Console, run: DemoRun) -> Iterator[Callable[[], PoolStatus]]:
-    """A live view; yields a function that polls the pool and shows it."""
+def _screen(console: Console, run: DemoRun) -> Iterator[Ask]:
+    """A live view; yields a function that polls the pool and shows its status."""
     with Live(console=console, auto_refresh=False, transient=True) as live:
 
-        def look() -> PoolStatus:
+        def ask() -> PoolStatus:
             status = run.status = pool_at(run.root).status()
             clock = Text(f"{time.monotonic() - run.started_s:.0f} s", style="bold")
-            parts: list[Any] = [
-                clock,
-                *trainer_rows(status.trainers, console.width),
-                Text(),
-                *node_lines(status.pool, status.now_s),
-                Text(),
-            ]
-            live.update(Group(*parts, *(Text(line) for line in run.happened)), refresh=True)
+            trainers, nodes = trainer_rows(status.trainers, console.width), node_lines(status.pool, status.now_s)
+            live.update(Group(clock, *trainers, Text(), *nodes, Text(), *map(Text, run.happened)), refresh=True)
             return status
 
-        yield look
+        yield ask
 
 
 def preempt(victim: Victim) -> threading.Thread:
@@ -249,7 +233,7 @@ def preempt(victim: Victim) -> threading.Thread:
 
 
 def kill_without_notice(victim: Victim) -> None:
-    """Send SIGKILL to the pilot's whole process tree, as if its node had failed."""
+    """Send SIGKILL to the pilot's process tree, as if its node had failed."""
     proc.kill(proc.tree(victim.pid))
 
 

@@ -235,10 +235,10 @@ def _try_budget(contents: Contents, budget: float) -> None:
     from pilot.service.requests.pool_report import trials
 
     for trial in trials(contents, budget):
-        told = f"with a budget of {budget:g} {unit(trial.charge_factor)}"
+        text = f"with a budget of {budget:g} {unit(trial.charge_factor)}"
         if trial.since_s:
-            told += f", counted from the restart at {duration(trial.since_s)}"
-        click.echo(f"{told}: {trial.sentence(budget)}")
+            text += f", counted from the restart at {duration(trial.since_s)}"
+        click.echo(f"{text}: {trial.sentence(budget)}")
 
 
 def _report_journal(contents: Contents, directory: Path) -> None:

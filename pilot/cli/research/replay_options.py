@@ -127,7 +127,7 @@ SWEPT: Mapping[str, tuple[str, Any, str | None, str]] = {
         "Node-hours after which the pool drains (see pilot up); with --journal, as charged by the site.",
     ),
 }
-"""Option → what its values are called, their type, the default, and the help."""
+"""Option → the name of its values, their type, the default, and the help."""
 
 FIELDS = {"--max-parallel-trainers": "max_parallel"}
 """Options whose field of :class:`Case` has another name."""
@@ -153,11 +153,11 @@ def all_cases(swept: Mapping[str, Values | None], *, share_curves: bool = False)
     unused = [flag for name, flag in MEASURING.items() if swept[name] is not None] + ["--share-curves"] * share_curves
     if MEASURED not in know and unused:
         raise click.UsageError(f"{unused[0]} needs --know measured")
-    told = {**swept, "know": know}
-    combinations = itertools.product(*(values or (None,) for values in told.values()))
-    cases = [Case(**dict(zip(told, values, strict=True))) for values in combinations]
-    told_apart = (_measured(case, share_curves) if case.know == MEASURED else _unmeasured(case) for case in cases)
-    return list(dict.fromkeys(told_apart))
+    given = {**swept, "know": know}
+    combinations = itertools.product(*(values or (None,) for values in given.values()))
+    cases = [Case(**dict(zip(given, values, strict=True))) for values in combinations]
+    differing = (_measured(case, share_curves) if case.know == MEASURED else _unmeasured(case) for case in cases)
+    return list(dict.fromkeys(differing))
 
 
 def _measured(case: Case, share_curves: bool) -> Case:

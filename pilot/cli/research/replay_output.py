@@ -92,8 +92,8 @@ def _times(replay: Replay) -> Row:
     return {f"{name}, min": _number(None if mean_s is None else mean_s / 60, ".1f") for name, mean_s in means.items()}
 
 
-def _share(part: float, whole: float) -> str:
-    return f"{part / whole:.2%}" if whole > 0 else "-"
+def _share(part: float, total: float) -> str:
+    return f"{part / total:.2%}" if total > 0 else "-"
 
 
 def _number(value: float | None, form: str) -> str:
@@ -130,7 +130,7 @@ def print_tables(replays: Sequence[Replay], names: Sequence[str]) -> None:
     if 1 < len(replays) <= MOST_COMPARED and all(replay.summary.completed >= DONE for replay in replays):
         print_rows("Completed trainers:", done)
     if any(replay.case.know != "truth" for replay in replays):
-        lost = "lost to profiles: what their rescales cost at most, as a share of the work done"
+        lost = "lost to profiles: the most that their rescales can have cost, as a share of the work done"
         print_rows(f"Learning the curves ({lost}):", _learning)
     if len(curves) > 1:
         print_rows("Mean run time in hours, from admission to completion, of completed trainers:", run_times)
@@ -150,8 +150,8 @@ def warn_of_short_time(replays: Sequence[Replay], names: Sequence[str], limit_s:
         slow = sum(solve.build_s + solve.solve_s > limit_s / 2 for solve in replay.solves)
         if slow:
             plans = f"{slow:,} of {len(replay.solves):,} plans took more than half of --solve-limit-s {limit_s:g}"
-            told = f"{_named(replay, names)}{plans}: some may have been cut short, so another run may differ"
-            click.echo(told, err=True)
+            text = f"{_named(replay, names)}{plans}: some may have been cut short, so another run may differ"
+            click.echo(text, err=True)
 
 
 def print_solve_times(replays: Sequence[Replay], names: Sequence[str]) -> None:
@@ -160,12 +160,12 @@ def print_solve_times(replays: Sequence[Replay], names: Sequence[str]) -> None:
         took = sorted(solve.build_s + solve.solve_s for solve in replay.solves)
         if len(took) > 1:
             p95_s = quantiles(took, n=20)[-1]
-            told = f"mean {fmean(took):.3f} s, median {median(took):.3f} s, 95th percentile {p95_s:.3f} s"
-            click.echo(f"{_named(replay, names)}{len(took):,} plans: {told}, longest {took[-1]:.3f} s", err=True)
+            times = f"mean {fmean(took):.3f} s, median {median(took):.3f} s, 95th percentile {p95_s:.3f} s"
+            click.echo(f"{_named(replay, names)}{len(took):,} plans: {times}, longest {took[-1]:.3f} s", err=True)
 
 
 def write_times(path: Path, replays: Sequence[Replay], names: Sequence[str]) -> None:
-    """Write one line per replay and ended trainer; ``names`` are the options that tell the replays apart."""
+    """Write one line per replay and ended trainer; ``names`` are the options in which the replays differ."""
     from pilot.research.traces.text_files import write_text
 
     out = io.StringIO()
@@ -180,5 +180,5 @@ def write_times(path: Path, replays: Sequence[Replay], names: Sequence[str]) -> 
 
 
 def _named(replay: Replay, names: Sequence[str]) -> str:
-    """What distinguishes it from the other replays."""
+    """The values of the options in which it differs from the other replays."""
     return ", ".join(f"{getattr(replay.case, name)}" for name in names) + ": "

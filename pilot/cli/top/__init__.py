@@ -8,14 +8,14 @@ from pathlib import Path
 import click
 
 from pilot.cli.asking import in_running_pool, pool_at
-from pilot.cli.options import FiniteRange
+from pilot.cli.options import FiniteRange, need
 from pilot.core.errors import UserError
 
 LEAST_S = 0.2
 
 
 @click.command("top")
-@click.option("--every-s", type=FiniteRange(min=LEAST_S), default=1.0, show_default=True, help="Time between updates.")
+@click.option("--every-s", type=FiniteRange(min=LEAST_S), default=1.0, help="Time between updates.")
 @in_running_pool
 def command(every_s: float, root: Path) -> None:
     """Watch the pool live: its trainers with their rate and loss over time, who has which node, and events.
@@ -27,6 +27,7 @@ def command(every_s: float, root: Path) -> None:
     Example:
       pilot top
     """
+    need("top")
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UserError("pilot top needs a terminal; in a script use pilot status --json")
     pool = pool_at(root)

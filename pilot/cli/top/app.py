@@ -14,9 +14,8 @@ from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Input, RichLog, Static
 
 from pilot.cli.asking import ENDED
-from pilot.cli.steering import AUTO, kept, pilots_of
-from pilot.cli.top.history import History
-from pilot.cli.top.texts import about, event_line, headline, strip, trainer_cells
+from pilot.cli.control import AUTO, pilots_of, scaled_text
+from pilot.cli.top.view import History, about, event_line, headline, strip, trainer_cells
 from pilot.core.errors import PilotError, UserError
 from pilot.protocol.pool_status import PoolStatus, TrainerStatus
 
@@ -29,7 +28,7 @@ LOG_LINES = 200
 
 
 class Page(ModalScreen[None]):
-    """Text on the whole screen, until a key closes it."""
+    """Text on the full screen, until a key closes it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape,q,enter", "close", "Close")]
 
@@ -55,25 +54,6 @@ class Page(ModalScreen[None]):
     def action_close(self) -> None:
         """Return to the pool."""
         self.dismiss()
-
-
-class Confirmation(ModalScreen[bool]):
-    """Yes or no."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [("y", "answer(True)", "Yes"), ("n,escape,q", "answer(False)", "No")]
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self._text = text
-
-    def compose(self) -> ComposeResult:
-        """The question and its keys."""
-        yield Static(Text(f"{self._text}  [y/n]", style="bold"), id="question")
-        yield Footer()
-
-    def action_answer(self, yes: bool) -> None:
-        """Return to the pool with the answer."""
-        self.dismiss(yes)
 
 
 class Entry(ModalScreen[str | None]):
@@ -117,7 +97,7 @@ class Top(App[None]):
     #nodes { height: 1fr; min-height: 3; overflow-y: auto; }
     #feed { height: 1fr; min-height: 3; scrollbar-size: 1 1; }
     #nodes, #feed { border-top: solid $primary; }
-    Page, Confirmation, Entry { align: center middle; background: $background; }
+    Page, Entry { align: center middle; background: $background; }
     """
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -137,9 +117,9 @@ class Top(App[None]):
         self._status: PoolStatus | None = None
 
     def compose(self) -> ComposeResult:
-        """From top to bottom: the pool, its trainers, its nodes, what happened."""
+        """From top to bottom: the pool, its trainers, its nodes, the events."""
         yield Static("asking the coordinator ...", id="headline")
-        table: DataTable[Text] = DataTable(id="trainers", cursor_type="row", zebra_stripes=False, cell_padding=0)
+        table: DataTable[Text | str] = DataTable(id="trainers", cursor_type="row", zebra_stripes=False, cell_padding=0)
         yield table
         yield Static(id="selected")
         yield Static(id="nodes")
@@ -158,7 +138,7 @@ class Top(App[None]):
         self.set_interval(self._every_s, self.ask)
 
     @property
-    def _table(self) -> DataTable[Text]:
+    def _table(self) -> DataTable[Text | str]:
         return self.query_one("#trainers", DataTable)
 
     # --- polling: a coordinator that does not answer never freezes the screen ----------------------------------------
@@ -204,34 +184,23 @@ class Top(App[None]):
         self._show_selected()
         self._show_nodes([trainer.trainer for trainer in status.trainers])
         feed = self.query_one("#feed", RichLog)
-        for happening in new:
-            feed.write(event_line(happening))
+        for change in new:
+            feed.write(event_line(change))
 
     def _show_trainers(self, trainers: list[TrainerStatus]) -> None:
         """Trainers that have not ended come first; the cursor stays on its trainer."""
         table, names = self._table, [trainer.trainer for trainer in trainers]
-        chosen = self.selected.trainer if self.selected is not None else None
-        for gone in [key.value for key in table.rows if key.value not in names]:
-            table.remove_row(str(gone))
-        for trainer in trainers:
-            cells = trainer_cells(trainer, self.history.curves[trainer.trainer], names)
-            if trainer.trainer in table.rows:
-                for index, cell in enumerate(cells):
-                    table.update_cell(trainer.trainer, str(index), cell, update_width=True)
-            else:
-                table.add_row(*cells, key=trainer.trainer)
-        order = [t.trainer for t in sorted(trainers, key=lambda trainer: trainer.phase in ENDED)]
+        order = [trainer.trainer for trainer in sorted(trainers, key=lambda trainer: trainer.phase in ENDED)]
         if [row.key.value for row in table.ordered_rows] != order:
-            self._put_in_order(order, chosen)
-
-    def _put_in_order(self, names: list[str], chosen: str | None) -> None:
-        table = self._table
-        rows = {str(row.key.value): table.get_row(row.key) for row in table.ordered_rows}
-        table.clear()
-        for name in names:
-            table.add_row(*rows[name], key=name)
-        if chosen in names:
-            table.move_cursor(row=names.index(chosen))
+            chosen = self.selected.trainer if self.selected is not None else None
+            table.clear()
+            for name in order:
+                table.add_row(*[""] * len(COLUMNS), key=name)
+            if chosen in order:
+                table.move_cursor(row=order.index(chosen))
+        for trainer in trainers:
+            for index, cell in enumerate(trainer_cells(trainer, self.history.curves[trainer.trainer], names)):
+                table.update_cell(trainer.trainer, str(index), cell, update_width=True)
 
     def on_data_table_row_highlighted(self) -> None:
         """The cursor moved."""
@@ -280,18 +249,18 @@ class Top(App[None]):
             return
         name = trainer.trainer
 
-        def answered(yes: bool | None) -> None:
-            if yes:
+        def entered(answer: str | None) -> None:
+            if answer == "y":
                 self._do(lambda: f"{name} is {self._pool.cancel(name).phase}")
 
-        self.push_screen(Confirmation(f"Cancel {name} now?"), answered)
+        self.push_screen(Entry(f"Cancel {name} now? (y or n)"), entered)
 
     def action_scale(self) -> None:
         """Change the number of pilots."""
 
         def entered(pilots: str | None) -> None:
             if pilots:
-                self._do(lambda: kept(self._pool.scale(pilots_of(pilots))))
+                self._do(lambda: scaled_text(self._pool.scale(pilots_of(pilots))))
 
         wanted = self._status.keeper.wanted_nodes if self._status is not None else "-"
         self.push_screen(Entry(f"How many pilots to keep (a number or {AUTO})? Now: {wanted}"), entered)

@@ -1,1 +1,1 @@
-"""Scaling curves: what is measured of a trainer, the model between measurements, and profiling."""
+"""Scaling curves: measurements, the model between them, and profiling."""

@@ -71,6 +71,10 @@ class Curve:
         v0, v1 = self.per_s[right - 1], self.per_s[right]
         return v0 + (v1 - v0) * (nodes - n0) / (n1 - n0)
 
+    def counts(self) -> set[int]:
+        """The integer node counts at and beside which the curve bends."""
+        return {count for nodes in self.nodes[1:] for count in (math.floor(nodes), math.ceil(nodes))}
+
     def scaled(self, factor: float) -> Curve:
         """The curve with all values multiplied by ``factor`` (not negative)."""
         return Curve(self.nodes, tuple(v * factor for v in self.per_s))

@@ -48,7 +48,7 @@ class Normal:
 
 @dataclass(frozen=True, slots=True)
 class Priors:
-    """What is known about ln a and ln b before anything is measured. The defaults come from seven ImageNet models on
+    """The prior distributions of ln a and ln b. The defaults come from seven ImageNet models on
     Summit (FreeTrain, Table 2), with larger deviations, because another machine differs from these by more than they
     differ from one another.
     """
@@ -58,7 +58,7 @@ class Priors:
 
 
 ON_SUMMIT = Priors()
-"""What is expected until trainers of the pool have been measured."""
+"""For pools whose trainers have not been measured yet."""
 
 WIDE = Priors(Normal(-6.0, 2.5), Normal(-3.5, 1.4))
 """For trainers and networks about which nothing is known."""
@@ -113,13 +113,12 @@ class Fit:
 
 def fit(points: Sequence[MeasuredRate], priors: Priors) -> Fit:
     """The most likely model given ``points``, which are at different counts."""
-    rows = [_Row(p.weight, math.log(p.nodes / p.per_s), float(p.nodes > 1), math.log2(max(1, p.nodes))) for p in points]
     ln_a, ln_b, damping = priors.ln_a.mean, priors.ln_b.mean, 1e-3
-    at = _look(rows, priors, ln_a, ln_b)
+    at = _evaluate(points, priors, ln_a, ln_b)
     for _ in range(_STEPS if points else 0):
         step_a, step_b = _step(at, damping)
         next_a, next_b = _bounded(ln_a, step_a), _bounded(ln_b, step_b)
-        there = _look(rows, priors, next_a, next_b)
+        there = _evaluate(points, priors, next_a, next_b)
         gain = at.cost - there.cost
         damping *= 0.2 if gain >= 0 else 5
         if gain >= 0:
@@ -127,10 +126,10 @@ def fit(points: Sequence[MeasuredRate], priors: Priors) -> Fit:
         if 0 <= gain < _SMALLEST_GAIN:
             break
     aa, ab, bb = at.curvature
-    whole = aa * bb - ab * ab
-    measured = max(0.0, 1 / sum(r.weight for r in rows) - SIGMA**2 / len(rows)) if rows else 0.0
-    counts = tuple(p.nodes for p in points)
-    return Fit(at.ln_t1, ln_a, ln_b, counts, at.mean_slopes, measured, (bb / whole, -ab / whole, aa / whole))
+    determinant = aa * bb - ab * ab
+    variance = max(0.0, 1 / sum(p.weight for p in points) - SIGMA**2 / len(points)) if points else 0.0
+    covariance = bb / determinant, -ab / determinant, aa / determinant
+    return Fit(at.ln_t1, ln_a, ln_b, tuple(p.nodes for p in points), at.mean_slopes, variance, covariance)
 
 
 def priors_of(
@@ -156,7 +155,7 @@ def priors_of(
 
 
 def _normal(found: Sequence[tuple[float, float]], around: Normal, worth: float) -> Normal:
-    """From means and variances."""
+    """The normal distribution of means and variances ``found``, with ``around`` counted ``worth`` times."""
     count = len(found) + worth
     mean = (sum(m for m, _ in found) + worth * around.mean) / count
     spread = sum((m - mean) ** 2 + variance for m, variance in found)
@@ -175,17 +174,8 @@ def _growth(nodes: float, ln_a: float, ln_b: float) -> tuple[float, float, float
     if nodes <= 1:
         return 0.0, 0.0, 0.0
     by_a, by_b = math.exp(ln_a), math.exp(ln_b) * math.log2(nodes)
-    whole = 1.0 + by_a + by_b
-    return math.log(whole), by_a / whole, by_b / whole
-
-
-class _Row(NamedTuple):
-    """A point: its weight, ln(n / r(n)), [n > 1], log2 n."""
-
-    weight: float
-    time: float
-    off_node: float
-    doublings: float
+    total = 1.0 + by_a + by_b
+    return math.log(total), by_a / total, by_b / total
 
 
 class _Place(NamedTuple):
@@ -198,21 +188,14 @@ class _Place(NamedTuple):
     curvature: tuple[float, float, float]
 
 
-def _look(rows: Sequence[_Row], priors: Priors, ln_a: float, ln_b: float) -> _Place:
+def _evaluate(points: Sequence[MeasuredRate], priors: Priors, ln_a: float, ln_b: float) -> _Place:
     """The cost at ln a and ln b, with the best t1 for them, so that two parameters remain."""
-    a, b, total = math.exp(ln_a), math.exp(ln_b), 0.0
-    mean_time = mean_a = mean_b = 0.0
     terms = []
-    for weight, time, off_node, doublings in rows:
-        by_a, by_b = a * off_node, b * doublings
-        whole = 1.0 + by_a + by_b
-        terms.append((weight, time - math.log(whole), by_a / whole, by_b / whole))
-        total += weight
-        mean_time += weight * terms[-1][1]
-        mean_a += weight * terms[-1][2]
-        mean_b += weight * terms[-1][3]
-    total = total or 1.0
-    mean_time, mean_a, mean_b = mean_time / total, mean_a / total, mean_b / total
+    for point in points:
+        longer, slope_a, slope_b = _growth(point.nodes, ln_a, ln_b)
+        terms.append((point.weight, math.log(point.nodes / point.per_s) - longer, slope_a, slope_b))
+    total = sum(term[0] for term in terms) or 1.0
+    mean_time, mean_a, mean_b = (sum(term[0] * term[i] for term in terms) / total for i in (1, 2, 3))
     far_a, far_b = priors.ln_a.mean - ln_a, priors.ln_b.mean - ln_b
     aa, ab, bb = priors.ln_a.sd**-2, 0.0, priors.ln_b.sd**-2
     cost, down_a, down_b = far_a * far_a * aa + far_b * far_b * bb, far_a * aa, far_b * bb
@@ -230,8 +213,9 @@ def _look(rows: Sequence[_Row], priors: Priors, ln_a: float, ln_b: float) -> _Pl
 def _step(at: _Place, damping: float) -> tuple[float, float]:
     """One step towards the smallest cost."""
     aa, ab, bb = at.curvature[0] * (1 + damping), at.curvature[1], at.curvature[2] * (1 + damping)
-    whole = aa * bb - ab * ab
-    return (at.down[0] * bb - at.down[1] * ab) / whole, (at.down[1] * aa - at.down[0] * ab) / whole
+    determinant = aa * bb - ab * ab
+    step_a, step_b = at.down[0] * bb - at.down[1] * ab, at.down[1] * aa - at.down[0] * ab
+    return step_a / determinant, step_b / determinant
 
 
 def _bounded(at: float, step: float) -> float:
@@ -244,9 +228,9 @@ GIVEN_ERROR = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What is known about the rate on ``nodes`` nodes."""
+    """The estimated rate on a number of nodes."""
 
-    nodes: int  #: how many nodes
+    nodes: int  #: the number of nodes
     per_s: float  #: samples per second
     error: float  #: its relative standard deviation; 0: it is taken as given
     measured: bool  #: whether it was measured on this many nodes
@@ -254,27 +238,28 @@ class Estimate:
 
 @lru_cache(maxsize=128)
 def estimates(points: tuple[MeasuredRate, ...], given: Curve | None, priors: Priors, most: int) -> tuple[Estimate, ...]:
-    """The scaling curve to plan with: what is known about 1, 2, 4, … and ``most`` nodes, and the counts of ``points``
-    (which rise) and of ``given``.
+    """Return the scaling curve to plan with: estimates for 1, 2, 4, … and ``most`` nodes, and for the counts of
+    ``points`` (increasing) and ``given``.
 
     Estimates pass through the measured rates. Their shape is that of the user's curve if there is one, else the
     model's. The ratio of the measured rates to the shape is interpolated between them (linear in log n) and kept
     beyond. Between two measured counts the model stays between their rates: a trainer that is as fast on 16 nodes as on
     one is assumed to be so on 8. Without any point or curve the rates are in units of one node's rate.
     """
-    shape, error = _given(given) if given is not None else _model(points, priors)
+    shape, error = _shape(points, given, priors)
     ratios = [(p.nodes, math.log(p.per_s / at)) for p in points if (at := shape(p.nodes)) > 0]
     measured = {int(p.nodes): p for p in points}
+    doublings = (1 << i for i in range(most.bit_length()))
     found = []
-    for nodes in _counts(most, [*measured, *(map(math.ceil, given.nodes[1:]) if given is not None else ())]):
-        point = measured.get(nodes)
-        if point is not None:
+    of_given = map(math.ceil, given.nodes[1:]) if given is not None else ()
+    for nodes in sorted({most, *doublings, *measured, *of_given}):
+        if (point := measured.get(nodes)) is not None:
             found.append(Estimate(nodes, point.per_s, point.error, measured=True))
             continue
         per_s = shape(nodes) * math.exp(_between(ratios, nodes))
         if given is None:
             per_s = _held_between(points, nodes, per_s)
-        found.append(Estimate(nodes, _within_rates(per_s), error(nodes), measured=False))
+        found.append(Estimate(nodes, 0.0 if per_s < RATES[0] else min(per_s, RATES[1]), error(nodes), measured=False))
     return tuple(found)
 
 
@@ -283,18 +268,14 @@ def curve_of(known: Sequence[Estimate]) -> Curve:
     return Curve.of((e.nodes, e.per_s) for e in known)
 
 
-def _counts(most: int, others: Sequence[int]) -> list[int]:
-    doublings = [1 << i for i in range(most.bit_length())]
-    return sorted({most, *doublings, *others})
-
-
-def _model(points: Sequence[MeasuredRate], priors: Priors) -> tuple[Callable[[float], float], Callable[[float], float]]:
+def _shape(
+    points: Sequence[MeasuredRate], given: Curve | None, priors: Priors
+) -> tuple[Callable[[float], float], Callable[[float], float]]:
+    """The rate by node count, up to a factor, and its relative error."""
+    if given is not None:
+        return given.at, lambda _nodes: GIVEN_ERROR
     made = fit(points, priors)
     return made.per_s, made.error
-
-
-def _given(curve: Curve) -> tuple[Callable[[float], float], Callable[[float], float]]:
-    return curve.at, lambda _nodes: GIVEN_ERROR
 
 
 def _between(ratios: Sequence[tuple[float, float]], nodes: int) -> float:
@@ -313,9 +294,5 @@ def _held_between(points: Sequence[MeasuredRate], nodes: int, per_s: float) -> f
     right = bisect_left([p.nodes for p in points], nodes)
     if right in (0, len(points)):
         return per_s
-    ends = sorted((points[right - 1].per_s, points[right].per_s))
-    return min(max(per_s, ends[0]), ends[1])
-
-
-def _within_rates(per_s: float) -> float:
-    return 0.0 if per_s < RATES[0] else min(per_s, RATES[1])
+    low, high = sorted((points[right - 1].per_s, points[right].per_s))
+    return min(max(per_s, low), high)

@@ -1,5 +1,5 @@
-"""What is measured about a trainer: its scaling curve, its rescale costs (MalleTrain's Job Monitor), its checkpoints,
-and how often it loses all of its nodes."""
+"""Measurements of a trainer: its scaling curve, rescale costs (MalleTrain's Job Monitor) and checkpoints, and how often
+it loses all of its nodes."""
 
 from __future__ import annotations
 
@@ -48,16 +48,16 @@ class Rate:
 
     def and_then(self, per_s: float, seconds: float) -> Rate:
         """Combined with a later measurement: the mean of the logarithms, weighted by time."""
-        whole_s = self.seconds + seconds
-        ratio = (per_s / self.per_s) ** (seconds / whole_s)
-        return Rate(self.per_s * ratio, min(whole_s, MEMORY_S))
+        total_s = self.seconds + seconds
+        ratio = (per_s / self.per_s) ** (seconds / total_s)
+        return Rate(self.per_s * ratio, min(total_s, MEMORY_S))
 
 
 @dataclass(slots=True)
 class RescaleCosts:
-    """The last ``kept`` measured costs of rescales up and down, in seconds."""
+    """The last ``limit`` measured costs of rescales up and down, in seconds."""
 
-    kept: int
+    limit: int
     up_s: list[float] = field(default_factory=list)
     down_s: list[float] = field(default_factory=list)
 
@@ -65,7 +65,7 @@ class RescaleCosts:
         """Add the cost of a rescale."""
         costs = self.up_s if up else self.down_s
         costs.append(seconds)
-        del costs[: -self.kept]
+        del costs[: -self.limit]
 
     def median_s(self, *, up: bool) -> float | None:
         """The median cost in seconds; None: nothing measured."""
@@ -75,10 +75,10 @@ class RescaleCosts:
 
 @dataclass(slots=True)
 class Measured:
-    """What is known about a trainer: what was given, and (unless ``fixed_curve``) what has been measured since.
+    """A trainer's scaling curve and costs: as given, and (unless ``fixed_curve``) as measured since.
 
-    Plans go by the curve as it was when the last one was asked for, ``planned``, until what is measured differs from it
-    by more than its error (``moved``): noise causes no plan, and no problem differs because of it.
+    Plans use the curve of the last plan, ``planned``, until a measurement differs from it by more than its error
+    (``moved``): noise causes no plan, and no problem differs because of it.
     """
 
     _spec: TrainerSpec
@@ -106,7 +106,7 @@ class Measured:
 
     @property
     def estimates(self) -> tuple[Estimate, ...]:
-        """What is known about its rate, by node count, up to ``max_nodes`` at least."""
+        """The estimated rates by node count, up to ``max_nodes`` at least."""
         given = self._spec.curve
         if given is not None and self._spec.fixed_curve:
             return tuple(
@@ -116,7 +116,7 @@ class Measured:
 
     @property
     def points(self) -> tuple[MeasuredRate, ...]:
-        """What was measured, by node count."""
+        """The measured rates with their errors, by node count."""
         return tuple(MeasuredRate(nodes, rate.per_s, rate.error) for nodes, rate in sorted(self._rates.items()))
 
     @property
@@ -142,8 +142,8 @@ class Measured:
         return planned <= 0 or abs(math.log(rate.per_s / planned)) > max(LEAST_MOVE, 2 * rate.error)
 
     def learn(self, usual_per_s: float = 1.0, priors: Priors = ON_SUMMIT) -> None:
-        """Update the curve to plan with, before a plan is asked for, if what is known now differs from it. If nothing
-        is known, one node is assumed to do ``usual_per_s``; ``priors`` are what the pool has learned."""
+        """Update the curve to plan with, before a plan is asked for, if it has moved. Without any measurement one node
+        is assumed to do ``usual_per_s``; ``priors`` are the pool's."""
         self._priors = priors
         if self.guessed:
             self._planned, self._guessed = self.curve.scaled(usual_per_s), True
@@ -155,8 +155,8 @@ class Measured:
         return curve_of(estimates(self.points, self._spec.curve, self._priors, most))
 
     def rescale_s(self, pool: RescaleCosts, *, up: bool) -> float:
-        """R_j^up, or R_j^dw (FreeTrain eq. 13): its own, else what others in its ``pool`` measured, unless the user
-        said what it costs, else what was said or is assumed."""
+        """R_j^up, or R_j^dw (FreeTrain eq. 13): the trainer's own; else that of others in its ``pool``, unless the user
+        gave one; else the given or assumed one."""
         spec = self._spec
         if (own_s := self._costs.median_s(up=up)) is not None:
             return own_s
@@ -205,17 +205,17 @@ class Measured:
 
 
 def experience(trainers: Sequence[Measured], at_first: Priors, before: Priors) -> Priors:
-    """What the pool expects of the next trainer, from the newest of ``trainers`` that were measured on two counts or
-    more; ``at_first``, ``before``: what it expected when it came up, and until now.
+    """Return the pool's priors for the next trainer, from the newest of ``trainers`` that were measured on two counts
+    or more; ``at_first``, ``before``: its priors when it came up, and until now.
     """
     measured = [points for trainer in trainers if len(points := trainer.points) > 1]
     return priors_of(measured[-KEPT_OF_POOL:], at_first, start=before, rounds=2) if measured else before
 
 
 def learn(trainers: Sequence[Measured], priors: Priors) -> None:
-    """Update what is known about ``trainers`` before a plan; ``priors`` are the pool's.
+    """Update the curves of ``trainers`` before a plan; ``priors`` are the pool's.
 
-    One that is not known yet is assumed to be as fast on one node as the geometric mean of the others: otherwise it
+    A trainer without a rate is assumed to be as fast on one node as the geometric mean of the others: otherwise it
     would never be tried if the objective is throughput.
     """
     known = [trainer for trainer in trainers if not trainer.guessed]

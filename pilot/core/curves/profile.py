@@ -31,25 +31,17 @@ APART = 4
 
 @dataclass(slots=True)
 class Profile:
-    """The state of a profile. ``wanted``: it is to be made, and has not begun or is under way.
+    """The state of a profile."""
 
-    ``left`` : the counts that are still to be measured, the largest first; the first one is where it is now
-    ``known`` : the counts whose rate is known
-    ``by_s`` : when the first of ``left`` is given up; ``there``: the trainer has come to it
-    ``size``, ``rates`` : the reports of the newest group, and on how many nodes they were made
-    ``lender``, ``lender_nodes`` : who gives nodes for it to grow, and how many are left to that one until the first
-        count is measured. After that plans have what the profile does not need
-    """
-
-    wanted: bool = False
-    left: list[int] = field(default_factory=list)
-    known: dict[int, None] = field(default_factory=dict)
-    by_s: float = math.inf
-    there: bool = False
-    size: int = 0
-    rates: list[float] = field(default_factory=list)
-    lender: TrainerId | None = None
-    lender_nodes: int = 0
+    wanted: bool = False  #: it is to be made, and has not begun or is under way
+    left: list[int] = field(default_factory=list)  #: the counts still to be measured, the largest (the current) first
+    known: dict[int, None] = field(default_factory=dict)  #: the counts whose rate is known
+    by_s: float = math.inf  #: when the current count is given up
+    there: bool = False  #: the trainer has come to the current count
+    size: int = 0  #: of the newest group
+    rates: list[float] = field(default_factory=list)  #: the reports of the newest group
+    lender: TrainerId | None = None  #: gives it nodes until the first count is measured
+    lender_nodes: int = 0  #: that the lender keeps
 
     @classmethod
     def of(cls, spec: TrainerSpec) -> Profile:

@@ -6,7 +6,7 @@ curve differs from the assumed one, another count would have been better; the ex
 curves that the trainer may have (four of them, one standard deviation to each side). With more measured counts the
 curve is more certain and the regret smaller: the difference is the worth of a profile, credited for as long as plans
 would not have reached other counts by themselves. The count that plans give the trainer is measured without a profile;
-once a rate on another count is known, that tells how it scales, and only what a profile adds to it counts. Its cost is
+once a rate on another count is known, it shows how the trainer scales, and only what a profile adds counts. Its cost is
 that of the rescales, its own and those of the trainers that lend and receive its nodes, and the time on counts that no
 plan would choose. Everything is in node-seconds at the speed of one node.
 """
@@ -33,7 +33,6 @@ MEASURING_S = 20.0
 COUNTS_MOST = 2
 """A third count hardly pays: the model has three parameters, and is sure of one."""
 
-
 FEW = 8
 """Up to this many counts, each is considered."""
 
@@ -42,82 +41,82 @@ FEW = 8
 class Outlook:
     """What a trainer can expect."""
 
-    points: tuple[MeasuredRate, ...]  #: what is known of its curve
-    priors: Priors  #: what is known of its curve
+    points: tuple[MeasuredRate, ...]  #: the measured rates of its curve
+    priors: Priors  #: of curves
     allowed: tuple[int, ...]  #: the counts that it can be measured on, rising
     share: float  #: its part of the nodes, if all trainers are alike
-    held: int  #: how many nodes it has, how many are free
-    idle: int  #: how many nodes it has, how many are free
+    held: int  #: how many nodes it has
+    idle: int  #: how many nodes are free
     alone: bool  #: whether nobody else could use its nodes
-    rescale_up_s: float  #: what a rescale costs
-    rescale_down_s: float  #: what a rescale costs
+    rescale_up_s: float  #: the cost of a rescale to more nodes
+    rescale_down_s: float  #: and to fewer
     lasts_s: float  #: how long plans would not have measured it by themselves
     #: what nodes are worth to others; None: not known, the others are assumed to be like it
     price: NodePrice | None = None
 
 
 def best_counts(outlook: Outlook) -> tuple[int, ...]:
-    """The counts that are worth most, the largest first; none if none are worth their cost."""
-    known = fit(outlook.points, outlook.priors)
-    market = _Market.of(known, outlook)
+    """Return the counts that are worth most, the largest first; () if none are worth their cost."""
+    market = _Market.of(outlook)
     anyway = (market.planned,) if outlook.points else ()  # the first rate alone says nothing about how it scales
-    now = market.regret(_after(known, anyway, outlook))
+    now = market.regret(anyway)
     best: tuple[int, ...] = ()
     gain = 0.0
-    for counts in _choices(outlook, market.planned):
-        then = _after(known, (*anyway, *counts), outlook)
-        worth = outlook.lasts_s * (now - market.regret(then)) - market.cost(counts, outlook)
+    for counts in market.choices():
+        worth = outlook.lasts_s * (now - market.regret((*anyway, *counts))) - market.cost(counts)
         if worth > gain:
             best, gain = counts, worth
     return best
 
 
-def _after(known: Fit, counts: Sequence[int], outlook: Outlook) -> Fit:
-    """What would be known about the curve if it were measured on ``counts``, too."""
-    points = {p.nodes: p for p in outlook.points}
-    points |= {n: MeasuredRate(n, known.per_s(n), MEASURED_ERROR) for n in counts}
-    return fit(sorted(points.values(), key=lambda p: p.nodes), outlook.priors)
-
-
-def _choices(outlook: Outlook, planned: int) -> Iterator[tuple[int, ...]]:
-    """One count or two: of many, powers of two, the ends, and what is planned; to that one a plan comes anyway."""
-    ends = {outlook.allowed[0], outlook.allowed[-1], planned}
-    few = len(outlook.allowed) <= FEW
-    some = [n for n in outlook.allowed if few or n in ends or n & (n - 1) == 0]
-    for many in range(1, COUNTS_MOST + 1):
-        yield from (counts[::-1] for counts in combinations(some, many) if counts != (planned,))
-
-
 @dataclass(frozen=True, slots=True)
 class _Market:
-    """The ``price`` of a node, the count ``planned`` at it, and the ``allowed`` ones."""
+    """The trainer's curve as it is ``known``, the ``price`` of a node, and the count ``planned`` at that price."""
 
-    allowed: tuple[int, ...]
+    outlook: Outlook
+    known: Fit
     price: NodePrice
     planned: int
-    curve: tuple[float, float]
 
     @classmethod
-    def of(cls, known: Fit, outlook: Outlook) -> _Market:
+    def of(cls, outlook: Outlook) -> _Market:
         """At the known price, or at that among trainers like this one."""
+        known = fit(outlook.points, outlook.priors)
         curve = known.ln_a, known.ln_b
         price = outlook.price or _among_equals(outlook.share, curve)
         planned = max(outlook.allowed, key=lambda n: speedup(n, *curve) - price.per_node * n)
-        return cls(outlook.allowed, price, planned, curve)
+        return cls(outlook, known, price, planned)
+
+    @property
+    def curve(self) -> tuple[float, float]:
+        """The parameters of its most likely curve."""
+        return self.known.ln_a, self.known.ln_b
+
+    def choices(self) -> Iterator[tuple[int, ...]]:
+        """One count or two: of many, powers of two, the ends, and the planned one, which a plan measures anyway."""
+        allowed = self.outlook.allowed
+        ends = {allowed[0], allowed[-1], self.planned}
+        some = [n for n in allowed if len(allowed) <= FEW or n in ends or n & (n - 1) == 0]
+        for many in range(1, COUNTS_MOST + 1):
+            yield from (counts[::-1] for counts in combinations(some, many) if counts != (self.planned,))
 
     def surplus(self, nodes: int, curve: tuple[float, float]) -> float:
         """Its gain on a number of nodes, minus their price."""
         return speedup(nodes, *curve) - self.price.per_node * nodes
 
-    def regret(self, known: Fit) -> float:
-        """What a plan is expected to lose per second because the curve is known only this well."""
-        curves = list(_possible(known, self.curve))
-        best = sum(max(self.surplus(n, curve) for n in self.allowed) for curve in curves)
+    def regret(self, counts: Sequence[int]) -> float:
+        """The expected loss of a plan per second if the curve is measured on ``counts``, too."""
+        points = {p.nodes: p for p in self.outlook.points}
+        points |= {n: MeasuredRate(n, self.known.per_s(n), MEASURED_ERROR) for n in counts}
+        then = fit(sorted(points.values(), key=lambda p: p.nodes), self.outlook.priors)
+        curves = list(_possible(then, self.curve))
+        best = sum(max(self.surplus(n, curve) for n in self.outlook.allowed) for curve in curves)
         return (best - sum(self.surplus(self.planned, curve) for curve in curves)) / len(curves)
 
-    def cost(self, counts: Sequence[int], outlook: Outlook) -> float:
+    def cost(self, counts: Sequence[int]) -> float:
         """The cost of going through ``counts`` and on to the planned count."""
-        up_s, down_s, cost, before = outlook.rescale_up_s, outlook.rescale_down_s, 0.0, outlook.held
+        outlook, cost = self.outlook, 0.0
+        up_s, down_s, before = outlook.rescale_up_s, outlook.rescale_down_s, outlook.held
         for count in (*counts, self.planned):
             own_s = up_s if count > before else down_s if count < before else 0.0
             cost += own_s * speedup(before, *self.curve)
@@ -190,9 +189,8 @@ def node_price(
 
 def _offer(trainer: Trainer, value: Curve, nodes: int) -> Offer:
     spec = trainer.spec
-    bends = {whole for n in value.nodes for whole in (math.floor(n), math.ceil(n))}
     most = min(spec.max_nodes, max(nodes, spec.min_nodes))
-    tried = sorted({spec.min_nodes, most, *bends, *spec.sizes})
+    tried = sorted({spec.min_nodes, most, *value.counts(), *spec.sizes})
     return [(0, 0.0)] + [(n, value.at(n)) for n in tried if n <= most and 0 < n == spec.fitting(n)]
 
 

@@ -1,6 +1,6 @@
 """Trainers that arrive close together are planned for together (a batch of new jobs, MalleTrain §3.2).
 
-Otherwise each of ten submissions would cause its own plan: the first trainer gets the whole pool, and nine times most
+Otherwise each of ten submissions would cause its own plan: the first trainer gets all of the pool, and nine times most
 of its workers are stopped again before they have trained.
 """
 

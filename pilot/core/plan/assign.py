@@ -1,16 +1,18 @@
-"""From counts to nodes: who gives back which node, who gets which (without migration, FreeTrain §3.3.3)."""
+"""From counts to nodes: which nodes trainers give back and get (without migration, FreeTrain §3.3.3)."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice, permutations
 
 from pilot.core.ids import NodeId, TrainerId
 from pilot.core.plan.problem import NOBODY
 from pilot.core.pool.pool import NONE_END, ExpiringNodes, Pool, in_company
 from pilot.core.trainer.trainer import Trainer
+
+Packing = Callable[[Sequence[Sequence[NodeId]], Sequence[int], Sequence[NodeId]], tuple[list[int], list[NodeId]]]
+"""From the nodes that growing trainers hold, how many more they get, and the free nodes: the order in which the
+trainers take nodes, and that of the nodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +29,7 @@ def assign(
     pool: Pool,
     trainers: Sequence[Trainer],
     counts: Mapping[TrainerId, int],
-    gpus: GpuNodes | None = None,
+    packing: Packing | None = None,
     ending: ExpiringNodes = NONE_END,
     late: Mapping[TrainerId, int] = NOBODY,
 ) -> Assignment:
@@ -39,14 +41,14 @@ def assign(
     a trainer is not handed out to it: trainers with the most such nodes choose first, and may fall short of their
     count. Only if one could not run at all does anything migrate: another trainer takes the node and gives up one that
     it can use.
-    If the pool's unit is a GPU, ``gpus`` says in which order they are handed out. A trainer gets as many of the
-    ``ending`` nodes as ``late`` says; others get one only if nothing else is left. A trainer that shrinks so that
+    ``packing`` may choose in which order growing trainers take which nodes. A trainer gets as many of the
+    ``ending`` nodes as ``late`` has for it; others get one only if nothing else is left. A trainer that shrinks so that
     another can grow keeps its nodes that end soon, so that nobody pays for a rescale onto them. If nobody grows, it
     keeps those that stay.
     """
     counts = {t.id: counts.get(t.id, 0) for t in trainers}
     owner, targets = dict(pool.owner), {t.id: list(t.target) for t in trainers}
-    changed = _share_out(pool, trainers, counts, gpus, ending, late)
+    changed = _share_out(pool, trainers, counts, packing, ending, late)
     most = {t.id: max(len(t.target), len(targets[t.id])) for t in trainers}
     short = {trainer: nodes for trainer, nodes in most.items() if nodes < counts[trainer]}
     if short:
@@ -60,7 +62,7 @@ def _share_out(
     pool: Pool,
     trainers: Sequence[Trainer],
     counts: Mapping[TrainerId, int],
-    gpus: GpuNodes | None,
+    packing: Packing | None,
     ending: ExpiringNodes,
     late: Mapping[TrainerId, int],
 ) -> list[Trainer]:
@@ -79,9 +81,8 @@ def _share_out(
         if not trainer.parked:  # its state went with them
             give_back(pool, trainer, 0)
     free = pool.available() if growing else []
-    if gpus is not None and growing:
-        free = gpus.whole_first(free)
-        order = gpus.order([t.target for t in growing], [wanted[t.id] for t in growing], free)
+    if packing is not None and growing:
+        order, free = packing([t.target for t in growing], [wanted[t.id] for t in growing], free)
         growing = [growing[i] for i in order]
     for trainer in growing:
         free = _give(pool, trainer, free, wanted[trainer.id], ending, late.get(trainer.id, 0))
@@ -187,74 +188,3 @@ def _exchange(pool: Pool, trainer: Trainer, others: Sequence[Trainer], free: lis
 def _can_spare(trainer: Trainer) -> bool:
     """Whether it can run with one node fewer, or cannot run anyway."""
     return len(trainer.target) != trainer.spec.min_nodes
-
-
-MOST_PERMUTATIONS = 1024
-
-Host = Callable[[NodeId], int]
-"""The number of the node that a GPU is on."""
-
-
-@dataclass(frozen=True, slots=True)
-class GpuNodes:
-    """Which GPU is on which node, if a pool's unit is a GPU: ``host`` gives its node; each node has ``per_node``.
-
-    Trainers get GPUs so that they span few more nodes than necessary (FLEET's Algorithms 2 and 3). Free GPUs are handed
-    out in order, whole nodes first, to one trainer after the other; the decision is the order of the trainers. First
-    come those that want a multiple of a node's GPUs, then pairs whose remainders fill a node: if whole nodes are free,
-    all of these begin and end at node boundaries. For the others up to 1,024 permutations are tried.
-
-    The score is not in the paper's appendix (it is eq. 7 of the main part). Ours is the number of nodes spanned beyond
-    the minimum, over all trainers. As printed, lines 11 to 14 pair two trainers with the *same* remainder; line 18
-    shows that remainders should add up to a whole node. The paper reassigns all GPUs; here a trainer keeps what it
-    has.
-    """
-
-    host: Host
-    per_node: int
-
-    def spread(self, gpus: Sequence[NodeId]) -> int:
-        """How many nodes a trainer's ``gpus`` span beyond the minimum for their number."""
-        return len(set(map(self.host, gpus))) - -(-len(gpus) // self.per_node)
-
-    def whole_first(self, free: Sequence[NodeId]) -> list[NodeId]:
-        """``free`` in its order, but GPUs of nodes with more free ones come first."""
-        free_on = Counter(map(self.host, free))
-        return sorted(free, key=lambda gpu: (-free_on[self.host(gpu)], self.host(gpu)))
-
-    def order(self, held: Sequence[Sequence[NodeId]], wants: Sequence[int], free: Sequence[NodeId]) -> list[int]:
-        """The order in which trainers that have ``held`` GPUs and want more take them from ``free``."""
-        first, rest = _whole_nodes(wants, self.per_node)
-        best, least = [*first, *rest], None
-        for tried in islice(permutations(rest), MOST_PERMUTATIONS):
-            order = [*first, *tried]
-            score = sum(
-                self.spread([*held[i], *gpus]) for i, gpus in zip(order, _taken(order, wants, free), strict=True)
-            )
-            if least is None or score < least:
-                best, least = order, score
-            if not least:
-                break
-        return best
-
-
-def _taken(order: Sequence[int], wants: Sequence[int], free: Sequence[NodeId]) -> list[Sequence[NodeId]]:
-    """Which GPUs each trainer takes, in ``order`` (``assignGPUs``)."""
-    taken, used = [], 0
-    for i in order:
-        taken.append(free[used : used + wants[i]])
-        used += wants[i]
-    return taken
-
-
-def _whole_nodes(wants: Sequence[int], per_node: int) -> tuple[list[int], list[int]]:
-    """The trainers that fill whole nodes, alone or in pairs, in the order in which they do, and the other trainers."""
-    alone = [i for i, count in enumerate(wants) if count % per_node == 0]
-    waiting: dict[int, list[int]] = {}
-    pairs: list[int] = []
-    for i, rest in enumerate(count % per_node for count in wants):
-        if rest and waiting.get(rest):
-            pairs += [i, waiting[rest].pop()]
-        elif rest:
-            waiting.setdefault(per_node - rest, []).append(i)
-    return [*alone, *pairs], sorted(i for those in waiting.values() for i in those)

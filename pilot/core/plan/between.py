@@ -40,8 +40,8 @@ def staying(problem: Problem) -> dict[TrainerId, int]:
     return counts
 
 
-def question(problem: Problem) -> Problem | None:
-    """The problem between two decisions; None if no trainer can get more and all pins hold."""
+def interim(problem: Problem) -> Problem | None:
+    """Return the problem to solve between two decisions; None if no trainer can get more and all pins hold."""
     held = problem.kept()
     pinned = all(c.pin is None or c.pin == c.current_nodes for c in problem.candidates)
     asks = not pinned or filled(problem, held) != _running(problem, held)

@@ -102,17 +102,14 @@ def _neighbours(candidate: Candidate, nodes: int) -> tuple[int, int, int]:
 
 
 def rate_sentences(known: Sequence[Estimate], *, guessed: bool, curve_from: str = "") -> list[str]:
-    """What is known about a trainer's rate (measured, estimated or given), in words.
-
-    ``curve_from``: whose measurements it began with.
-    """
+    """A trainer's rates (measured, estimated or given) in words; ``curve_from`` had the curve that it began with."""
     if guessed:
         return ["Its rate has not been measured yet: plans assume that it scales like a typical trainer."]
     measured = [e for e in known if e.measured]
     others = [e for e in known if not e.measured]
     words = [("measured", measured), ("given" if others and others[0].error == 0 else "estimated", others)]
-    told = [f"Samples per second, {word}: {', '.join(map(_rate, found))}." for word, found in words if found]
-    return [*told, f"It started with the curve of the same script, measured by {curve_from}."] if curve_from else told
+    rates = [f"Samples per second, {word}: {', '.join(map(_rate, found))}." for word, found in words if found]
+    return [*rates, f"It started with the curve of the same script, measured by {curve_from}."] if curve_from else rates
 
 
 def _rate(of: Estimate) -> str:

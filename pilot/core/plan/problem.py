@@ -1,8 +1,7 @@
-"""What a planner gets (:class:`Problem`) and gives (:class:`Plan`)."""
+"""The input of a planner (:class:`Problem`) and its output (:class:`Plan`)."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -34,7 +33,7 @@ class Candidate:
     #: the plan gives it exactly this many nodes, whatever that gains; None: it is free. All pins fit together
     pin: int | None = None
     trained_s: float = 0.0  #: how long it has trained; 0 unless the problem is timed
-    #: what is left of it, in seconds on one node (Huawei's ETA); None: not known, or the problem is not timed
+    #: its remaining work, in seconds on one node (Huawei's ETA); None: not known, or the problem is not timed
     left_s: float | None = None
 
     def value_at(self, nodes: int) -> float:
@@ -57,8 +56,7 @@ class Candidate:
         Its gain is linear between the counts where its curve bends, except at ``current_nodes``, where it is higher by
         the cost of a rescale.
         """
-        bends = {whole for n in self.value.nodes for whole in (math.floor(n), math.ceil(n))}
-        tried = {self.min_nodes, self.max_nodes, *bends, self.current_nodes, *self.sizes}
+        tried = {self.min_nodes, self.max_nodes, *self.value.counts(), self.current_nodes, *self.sizes}
         allowed = sorted(n for n in tried if n >= self.min_nodes and self.allows(n))
         return max(allowed, key=lambda n: self.gain(n, t_fwd_s))
 
@@ -79,24 +77,18 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """How to divide ``nodes`` interchangeable nodes among ``candidates`` for the next ``t_fwd_s`` seconds.
+    """How to divide ``nodes`` interchangeable nodes among ``candidates`` for the next ``t_fwd_s`` seconds."""
 
-    ``candidates`` are in submission order, which breaks ties. ``nodes`` counts all nodes of the pool that a plan may
-    use: those held by the candidates and the free ones. ``step_s``: time until the next plan is made, for planners
-    that look ahead. ``between``: no decision is due, and only those that wait may get nodes, of those that are idle
-    (:mod:`pilot.core.plan.between`). ``ending``: how many more nodes are free that leave within ``t_fwd_s``; they
-    count for ``ends_in_s`` (:mod:`pilot.core.pool.pool`). Planners that look no further leave them alone. ``losses``:
-    how often nodes are lost, as the pool has seen it so far; none unless the problem is timed.
-    """
-
-    nodes: int
+    nodes: int  #: all that a plan may use: those held by the candidates and the free ones
     t_fwd_s: float
-    candidates: tuple[Candidate, ...]
-    step_s: float = UNSAID_STEP_S
+    candidates: tuple[Candidate, ...]  #: in submission order, which breaks ties
+    step_s: float = UNSAID_STEP_S  #: time until the next plan is made, for planners that look ahead
+    #: no decision is due: only waiting trainers may get nodes, idle ones (:mod:`pilot.core.plan.between`)
     between: bool = False
+    #: how many more nodes are free that leave within ``t_fwd_s``; planners that look no further leave them alone
     ending: int = 0
-    ends_in_s: float = 0.0
-    losses: LossRate = NO_LOSS
+    ends_in_s: float = 0.0  #: for how long these count (:mod:`pilot.core.pool.pool`)
+    losses: LossRate = NO_LOSS  #: how often the pool has lost nodes so far; none unless the problem is timed
 
     def gain(self, candidate: Candidate, nodes: int, ending: int = 0) -> float:
         """A candidate's term of the objective where ``ending`` of its ``nodes``, all of them new, leave after
@@ -133,14 +125,14 @@ class PlanStatus(StrEnum):
     OPTIMAL = "optimal"
     """Proved optimal."""
     INCUMBENT = "incumbent"
-    """The best one known when the time was up, better than keeping; ``gap`` says how far from a bound."""
+    """The best one known when the time was up, better than keeping; ``gap`` is its distance from a bound."""
     KEPT = "kept"
     """Nothing better than the current allocation is known: it stays (FreeTrain §3.6)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Trainer → node count, and what is known about its quality.
+    """Trainer → node count, and how good that is.
 
     ``counts`` has one entry per candidate, in the problem's order. ``objective`` is eq. 16's value for the counts.
     ``gap`` is (bound - objective) / max(1, \\|objective\\|): 0 if proved optimal, None if no bound is known.

@@ -21,7 +21,7 @@ other through the network                                  aside and blamed: no 
 in the first step with it, it computes another gradient    the node is set aside for this trainer: if another one
 than a node that trains, from the same samples             joins without, it blames the node; if a second one
                                                            differs, it grows no more, and no node is blamed
-its group computes another gradient than before the        the group ends, the node that said so is set aside for
+its group computes another gradient than before the        the group ends, the node that noticed is set aside for
 resume, from the same samples and parameters               this trainer, and another group tries: if that differs,
                                                            too, or there is none, the trainer fails
 its worker loaded other code than the trainer's first one  the node is set aside for this trainer, which stops
@@ -45,6 +45,7 @@ from pilot.core.ids import NodeId, TrainerId
 from pilot.core.pool.evidence import Accusation, Evidence, Fault, SetAside, Stage, headline
 from pilot.core.pool.pool import Pool
 from pilot.core.trainer.trainer import Trainer, WorkerPhase
+from pilot.core.trainer.transitions import Noted
 
 NODES_TRIED = 3
 """A failure on this many nodes, with no progress on another one since, is the script's fault."""
@@ -58,17 +59,6 @@ AGAIN_S = 1800.0
 LONGEST_S = 86400.0
 BLAMES = 2
 """After this many, by one trainer or several, a node is set aside for all; after it was tried again, one is enough."""
-
-
-@dataclass(slots=True)
-class Judgement:
-    """``commands`` that report it; ``failure``: why it is the script's fault; ``question``: why another plan is
-    needed.
-    """
-
-    commands: list[Command] = field(default_factory=list)
-    failure: str = ""
-    question: str = ""
 
 
 @dataclass(eq=False)
@@ -88,41 +78,41 @@ class Blame(BlameState):
         self._pool = pool
         self._trainers = trainers
 
-    def accused(self, now_s: float, trainer: Trainer, accusations: tuple[Accusation, ...]) -> Judgement:
-        """Record that ``trainer`` failed on nodes; those that are set aside are removed from its target."""
-        out = Judgement()
-        for accusation in accusations:
-            node, evidence = accusation.node, trainer.evidence
-            if node not in self._pool:
-                continue
-            self.known.setdefault(node, {})[trainer.id] = None
-            if not evidence.struck(accusation):
-                continue
-            if accusation.stage is Stage.JOIN and (trainer.differs or evidence.doubted(Stage.JOIN, without=node)):
-                out.question = self._differs(trainer, accusation)
-                continue
-            out.commands.append(self._set_aside(now_s, trainer, accusation))
-            out.question = f"{node} was set aside for {trainer.id}"
-            if accusation.fault is Fault.NODE:
-                self._blamed(now_s, node, trainer, out)
-                continue
-            if accusation.fault is Fault.SCRIPT:
-                trainer.refusal = accusation.reason
-                continue
-            once_more = node in evidence.doubts
-            evidence.doubts[node] = accusation.stage
-            if failure := self._script(trainer, accusation, once_more):
-                return Judgement(failure=failure)
-        return out
+    def judge(self, now_s: float, trainer: Trainer, noted: Noted) -> None:
+        """Add what follows from the evidence to ``noted``: nodes that are set aside, or that the script is at fault."""
+        if noted.failure:
+            return
+        if noted.works is not None:
+            for node in trainer.evidence.worked(*noted.works):
+                self._blamed(now_s, node, trainer, noted)
+        elif not trainer.stops:  # otherwise no worker of it is started again, here or elsewhere
+            commands = list(noted.commands)
+            for accusation in [a for a in noted.accusations if a.node in self._pool]:
+                if failure := self._accused(now_s, trainer, accusation, noted):
+                    noted.commands, noted.failure = commands, failure
+                    break
 
-    def worked(self, now_s: float, trainer: Trainer, on: tuple[NodeId, ...], stage: Stage) -> Judgement:
-        """Record that ``trainer`` reached ``stage`` ``on`` these nodes: earlier failures elsewhere were those nodes'
-        fault.
-        """
-        out = Judgement()
-        for node in trainer.evidence.worked(on, stage):
-            self._blamed(now_s, node, trainer, out)
-        return out
+    def _accused(self, now_s: float, trainer: Trainer, accusation: Accusation, noted: Noted) -> str:
+        """Record a failure on a node; returns why the script is at fault, if it is."""
+        node, evidence = accusation.node, trainer.evidence
+        self.known.setdefault(node, {})[trainer.id] = None
+        if not evidence.struck(accusation):
+            return ""
+        if accusation.stage is Stage.JOIN and (trainer.differs or evidence.doubted(Stage.JOIN, without=node)):
+            noted.replan = self._differs(trainer, accusation)
+            return ""
+        noted.commands.append(self._set_aside(now_s, trainer, accusation))
+        noted.replan = f"{node} was set aside for {trainer.id}"
+        match accusation.fault:
+            case Fault.NODE:
+                self._blamed(now_s, node, trainer, noted)
+            case Fault.SCRIPT:
+                trainer.refusal = accusation.reason
+            case Fault.UNKNOWN:
+                once_more = node in evidence.doubts
+                evidence.doubts[node] = accusation.stage
+                return self._script(trainer, accusation, once_more)
+        return ""
 
     def retried(self, event: NodeRetried) -> str:
         """Use a node again; returns why another plan is needed ("": it was not set aside)."""
@@ -136,7 +126,7 @@ class Blame(BlameState):
         return f"{event.node} is tried again for {event.trainer}"
 
     def forget(self, node: NodeId) -> bool:
-        """Forget what is known about ``node``, which is gone or repaired; returns whether anything was."""
+        """Forget the evidence against ``node``, which is gone or repaired; returns whether there was any."""
         trainers = self.known.pop(node, {})
         for trainer in trainers:
             self._trainers[trainer].evidence.forget(node)
@@ -190,11 +180,11 @@ class Blame(BlameState):
             trainer.target.remove(node)
             del self._pool.owner[node]
 
-    def _blamed(self, now_s: float, node: NodeId, trainer: Trainer, out: Judgement) -> None:
+    def _blamed(self, now_s: float, node: NodeId, trainer: Trainer, noted: Noted) -> None:
         self.blames[node] = self.blames.get(node, 0) + 1
         if self.blames[node] >= BLAMES and node in self._pool and node not in self._pool.aside:
-            out.commands.append(self._set_aside_for_all(now_s, node, trainer))
-            out.question = f"{node} was set aside for all trainers"
+            noted.commands.append(self._set_aside_for_all(now_s, node, trainer))
+            noted.replan = f"{node} was set aside for all trainers"
 
     def _script(self, trainer: Trainer, accusation: Accusation, once_more: bool) -> str:
         """Why the script is at fault; "" if that is not known."""

@@ -15,9 +15,8 @@ from pilot.core.trainer.trainer import Trainer
 
 
 class PoolChange:
-    """One change of ``pool``. After :meth:`note`: ``counts`` says whether plans must know of it, ``touched`` are the
-    trainers that it affects, ``vacant`` the nodes that are to leave and may have no worker, ``lost`` how many nodes
-    trainers lose by it."""
+    """One change of ``pool``. After :meth:`note`: ``counts``: whether another plan is needed; ``touched``: the affected
+    trainers; ``vacant``: leaving nodes that may have no worker; ``lost``: how many nodes trainers lose."""
 
     def __init__(self, pool: Pool, trainers: Mapping[TrainerId, Trainer], blame: Blame) -> None:
         self.counts = False
@@ -33,7 +32,7 @@ class PoolChange:
         stays = [n for n, at_s in event.ends if self._stays_longer(n, at_s)]
         for node, at_s in event.ends:
             self._pool.know_end(node, at_s)
-        went += [n for n in event.leaving if self._warn(n, event.deadline_s)]
+        went += [n for n in event.noticed if self._noticed(n, event.deadline_s)]
         if draining:  # their registration was on its way when the drain began
             for node in came:
                 self._pool.leave(node, None)
@@ -50,7 +49,7 @@ class PoolChange:
         known_s = self._pool.ends.get(node, math.inf)
         return self._pool.is_free(node) and (math.inf if at_s is None else at_s) > known_s
 
-    def _warn(self, node: NodeId, deadline_s: float | None) -> bool:
+    def _noticed(self, node: NodeId, deadline_s: float | None) -> bool:
         """Record that ``node`` got a notice; it leaves its owner's target."""
         owner, occupant = self._pool.owner.get(node), self._pool.occupant.get(node)
         if not self._pool.leave(node, deadline_s):

@@ -1,4 +1,4 @@
-"""What one trainer's failures say about nodes: strikes, doubts, and the nodes that it avoids for a time."""
+"""Evidence of one trainer against nodes: strikes, doubts, and the nodes that it avoids for a time."""
 
 from __future__ import annotations
 
@@ -66,26 +66,22 @@ class SetAside:
 
 
 def headline(reason: str) -> str:
-    """The most telling line of a reason of several lines (a traceback, and where the log is)."""
-    told = [line for line in reason.splitlines() if line.strip() and not line.startswith("(log: ")]
-    return told[-1].strip() if told else "no reason was given"
+    """The last line of a reason of several lines (a traceback, and where the log is) that describes the error."""
+    lines = [line for line in reason.splitlines() if line.strip() and not line.startswith("(log: ")]
+    return lines[-1].strip() if lines else "no reason was given"
 
 
 @dataclass(slots=True)
 class Evidence:
-    """What one trainer knows about nodes; nodes that have left are forgotten.
+    """The evidence; nodes that have left are forgotten."""
 
-    ``strikes`` : failures on a node since it last worked there; ``doubts`` : the nodes that it failed on without having
-    worked on another one since, and how far it had got; ``aside`` : the nodes that it avoids; ``times`` : how often it
-    has set each aside; ``deaths`` : when its processes in groups died on each; ``joined`` : the nodes whose gradients
-    are compared with another's in the step after so many, and have not been yet.
-    """
-
-    strikes: dict[NodeId, int] = field(default_factory=dict)
+    strikes: dict[NodeId, int] = field(default_factory=dict)  #: failures on a node since the trainer worked there
+    #: nodes on which it failed without having worked on another one since, and how far it had got
     doubts: dict[NodeId, Stage] = field(default_factory=dict)
-    aside: dict[NodeId, SetAside] = field(default_factory=dict)
-    times: dict[NodeId, int] = field(default_factory=dict)
-    deaths: dict[NodeId, list[float]] = field(default_factory=dict)
+    aside: dict[NodeId, SetAside] = field(default_factory=dict)  #: the nodes that it avoids
+    times: dict[NodeId, int] = field(default_factory=dict)  #: how often it has set each aside
+    deaths: dict[NodeId, list[float]] = field(default_factory=dict)  #: when its processes in groups died on each
+    #: nodes whose gradients are compared in the step after this one, and have not been yet
     joined: dict[NodeId, int] = field(default_factory=dict)
 
     def died(self, now_s: float, node: NodeId) -> int:
@@ -136,7 +132,7 @@ class Evidence:
                 known.pop(node, None)
 
     def forget(self, node: NodeId) -> None:
-        """Forget what is known about ``node``."""
+        """Forget the evidence against ``node``."""
         for known in (self.strikes, self.doubts, self.aside, self.times, self.deaths):
             known.pop(node, None)
 
@@ -146,7 +142,7 @@ _TAIL_LINES = 12
 
 
 def last_words(tail: str) -> str:
-    """What ended the script, from ``tail``: an error of ours; or the end of the last traceback; or the last lines."""
+    """The end of the last traceback in ``tail``, the error of ours that ended the script, or the last lines."""
     lines = tail.rstrip().splitlines()
     if is_refusal(tail):
         return lines[-1].removeprefix(REFUSAL)

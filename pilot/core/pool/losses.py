@@ -2,9 +2,9 @@
 
 Free nodes that leave do not count: surplus pilots are cancelled.
 
-Neighbours often leave together, so a trainer is hit less often than its nodes would be one by one. Two rates are kept:
-of nodes, per node and second, and of events that take any nodes, per second. A trainer on n nodes is hit n times the
-former per second, and no more often than the latter.
+Neighbours often leave together, so a trainer is hit less often than its nodes would be one by one. There are two
+rates: of nodes, per node and second, and of events that take any nodes, per second. A trainer on n nodes is hit n times
+the former per second, and no more often than the latter.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ class Losses:
 
     def note(self, now_s: float, nodes: int, lost: int = 0) -> None:
         """There are ``nodes`` nodes from ``now_s`` on; trainers have just lost ``lost``."""
-        kept = math.exp(-(now_s - self.since_s) / MEMORY_S)
-        time_s = MEMORY_S * (1.0 - kept)
-        self.node_s = self.node_s * kept + self.nodes * time_s
-        self.pool_s = self.pool_s * kept + (time_s if self.nodes else 0.0)
-        self.lost = self.lost * kept + lost
-        self.events = self.events * kept + (1 if lost else 0)
+        share = math.exp(-(now_s - self.since_s) / MEMORY_S)
+        time_s = MEMORY_S * (1.0 - share)
+        self.node_s = self.node_s * share + self.nodes * time_s
+        self.pool_s = self.pool_s * share + (time_s if self.nodes else 0.0)
+        self.lost = self.lost * share + lost
+        self.events = self.events * share + (1 if lost else 0)
         self.nodes, self.since_s = nodes, now_s
 
     @property

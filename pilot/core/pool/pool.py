@@ -37,16 +37,15 @@ NODE_ORDER_NAMES = (*NODE_ORDERS, TOPOLOGY)
 
 @dataclass(eq=False)
 class PoolState:
-    """The plain data of a pool: ``numbers`` are the nodes, with their number in the order of joining; ``ends``, when
-    nodes will surely have left, if known."""
+    """The plain data of a pool."""
 
-    numbers: dict[NodeId, int] = field(default_factory=dict)
-    joined: int = 0
-    leaving: dict[NodeId, float | None] = field(default_factory=dict)
+    numbers: dict[NodeId, int] = field(default_factory=dict)  #: the nodes, with their number in the order of joining
+    joined: int = 0  #: how many nodes have joined so far
+    leaving: dict[NodeId, float | None] = field(default_factory=dict)  #: nodes that got a notice, with their deadline
     aside: dict[NodeId, SetAside] = field(default_factory=dict)
     owner: dict[NodeId, TrainerId] = field(default_factory=dict)
     occupant: dict[NodeId, TrainerId] = field(default_factory=dict)
-    ends: dict[NodeId, float] = field(default_factory=dict)
+    ends: dict[NodeId, float] = field(default_factory=dict)  #: when nodes will surely have left, if known
 
 
 class Pool(PoolState):

@@ -72,7 +72,7 @@ class TrialTold:
 
 @dataclass(frozen=True, slots=True)
 class ReservationDue:
-    """Nodes have been kept for trial ``number`` of ``study`` for as long as allowed."""
+    """Nodes have been reserved for trial ``number`` of ``study`` for as long as allowed."""
 
     study: StudyId
     number: int

@@ -1,8 +1,8 @@
-"""What happens to studies: trials are asked for, arrive, report, are promoted and shelved, and end.
+"""Events of studies: trials are asked for, arrive, report, are promoted and shelved, and end.
 
 A plan decides how many new trials there should be: in a problem each study offers trials that it has not asked for yet
 (:meth:`Studies.offers`). For each one that wins nodes the sampler is asked for parameters, one after the other in the
-order of their numbers, and the nodes are kept free meanwhile. With its parameters a trial becomes a trainer, on those
+order of their numbers, and the nodes are reserved meanwhile. With its parameters a trial becomes a trainer, on those
 nodes. From then on plans treat it like any trainer, except for its weight (:mod:`pilot.core.study.study`).
 
 Both commands to the sampler survive restarts: each is given once, and a restarted driver repeats those that have no
@@ -40,23 +40,23 @@ from pilot.core.trainer.registry import Registry
 from pilot.core.trainer.trainer import Trainer
 
 RESERVE_S = 30.0
-"""Nodes are kept this long for a trial whose parameters are being chosen; then others may have them."""
+"""Nodes are reserved this long for a trial whose parameters are being chosen; then others may have them."""
 
 HEARD_MOST = 20
-"""How many names of metrics to keep, to tell the user what a script reports instead of the study's metric."""
+"""How many names of metrics to keep, to show what a script reports instead of the study's metric."""
 
 
 @dataclass(slots=True)
 class Followed:
     """What follows: ``commands``; trainers that are ``shelved`` and must give their nodes back; a new trainer
-    (``trial``) and the nodes kept for it; why another plan is needed ("": none is).
+    (``trial``) and the nodes reserved for it; why another plan is needed ("": none is).
     """
 
     commands: list[Command] = field(default_factory=list)
     shelved: list[Trainer] = field(default_factory=list)
     trial: Trainer | None = None
     nodes: int = 0
-    question: str = ""
+    replan: str = ""
 
 
 class Studies:
@@ -68,8 +68,8 @@ class Studies:
 
     @property
     def reserved(self) -> int:
-        """How many nodes are kept free for trials whose parameters are being chosen."""
-        return sum(kept.nodes for study in self.studies.values() for kept in study.reserved.values())
+        """How many nodes are reserved for trials whose parameters are being chosen."""
+        return sum(reserved.nodes for study in self.studies.values() for reserved in study.reserved.values())
 
     def drain(self) -> None:
         """Start no more trials."""
@@ -79,8 +79,8 @@ class Studies:
     def due(self) -> Iterator[tuple[float, study_events.ReservationDue | study_events.StudyDue]]:
         """The events that are due by time alone, and when."""
         for study in self.studies.values():
-            for number, kept in study.reserved.items():
-                yield kept.since_s + RESERVE_S, study_events.ReservationDue(study.id, number)
+            for number, reserved in study.reserved.items():
+                yield reserved.since_s + RESERVE_S, study_events.ReservationDue(study.id, number)
             if study.spec.deadline_s is not None and not study.stopped and not study.over:
                 yield study.spec.deadline_s, study_events.StudyDue(study.id)
 
@@ -95,7 +95,7 @@ class Studies:
         """The weights of those ``trainers`` that are trials or offers, in a plan for ``nodes`` nodes."""
         found: dict[TrainerId, float] = {}
         for study in self.studies.values():
-            names = set(study.next(len(trainers)))
+            names = {spec.trainer for spec in study.offers(len(trainers))}
             mine = [t for t in trainers if t.id in names or self._of(t.id) is study]
             trials = [self._trials[t.id][1] for t in mine if t.id in self._trials]
             speedup = max((_speedup(t, min(nodes, t.spec.max_nodes)) for t in mine), default=1.0)
@@ -109,7 +109,7 @@ class Studies:
         """
         out: list[Command] = []
         for study in self.studies.values():
-            given = [counts.get(trainer, 0) for trainer in study.next(len(counts))]
+            given = [counts.get(spec.trainer, 0) for spec in study.offers(len(counts))]
             for nodes in sorted(filter(None, given), reverse=True):
                 number = len(study.trials)
                 study.trials.append(Trial(number))
@@ -127,7 +127,7 @@ class Studies:
         """How many reports are known of ``trainer``; 0 if it is no trial."""
         return self._trials[trainer][1].reports if trainer in self._trials else 0
 
-    # --- what happens -------------------------------------------------------------------------------------------------
+    # --- events -----------------------------------------------------------------------------------------------------
 
     def note(self, event: study_events.StudyEvent, charge_factor: float) -> Followed:
         """Record ``event``. Budgets of trials are in charged node-hours."""
@@ -151,7 +151,7 @@ class Studies:
                 return Followed()
             case study_events.ReservationDue():
                 late = study.reserved.pop(event.number, None)
-                return Followed(question=f"study {study.id} waits for its sampler" if late else "")
+                return Followed(replan=f"study {study.id} waits for its sampler" if late else "")
             case _:
                 assert_never(event)
 
@@ -160,7 +160,7 @@ class Studies:
             raise InvariantError(f"study {event.spec.study} was submitted twice")
         proof = Proof.of(event.spec.template)
         self.studies[event.spec.study] = Study(event.spec, event.spec.trials, proof=proof)
-        return Followed(question=f"study {event.spec.study} was submitted")
+        return Followed(replan=f"study {event.spec.study} was submitted")
 
     def _stop(self, study: Study, reason: str) -> Followed:
         if study.stopped:
@@ -173,12 +173,12 @@ class Studies:
         """Resume a study; trials whose parameters could not be chosen are asked for again."""
         study.stopped, study.failures = "", 0
         study.total = max(study.total, event.trials or 0)
-        again = [trial for trial in study.waits if trial.asks == 0]
+        again = [trial for trial in study.trials if trial.waits and trial.asks == 0]
         for trial in again:
             trial.asks = 1
         followed = self._advance(study, study.trials, f"study {study.id} continues")
         followed.commands += [AskTrial(study.id, t.number, study.spec.trial(t.number)) for t in again]
-        followed.question = followed.question or f"study {study.id} continues"
+        followed.replan = followed.replan or f"study {study.id} continues"
         return followed
 
     def _asked(self, study: Study, event: study_events.TrialAsked, charge_factor: float) -> Followed:
@@ -187,12 +187,12 @@ class Studies:
             return Followed()
         trial.asked, trial.parameters = True, event.parameters
         trainer = self._registry.submit(event.spec, charge_factor)
-        kept = study.reserved.pop(trial.number, None)
+        reserved = study.reserved.pop(trial.number, None)
         trainer.shelved, trainer.proof = study.stopped, study.proof
         if study.stopped:
             return Followed()
-        question = "" if kept is not None else f"trainer {trainer.id} arrived"
-        return Followed(trial=trainer, nodes=kept.nodes if kept is not None else 0, question=question)
+        replan = "" if reserved is not None else f"trainer {trainer.id} arrived"
+        return Followed(trial=trainer, nodes=reserved.nodes if reserved is not None else 0, replan=replan)
 
     def _not_asked(self, study: Study, event: study_events.TrialNotAsked) -> Followed:
         trial = self._waiting(study, event.number)
@@ -214,7 +214,7 @@ class Studies:
         del study.trials[number:]
         study.exhausted = True
         followed = self._advance(study, [], "")
-        followed.question = f"study {study.id} has tried every point of its search space"
+        followed.replan = f"study {study.id} has tried every point of its search space"
         return followed
 
     def heard(self, now_s: float, trainer: Trainer, event: object) -> Followed:
@@ -298,7 +298,7 @@ class Studies:
     def _waiting(self, study: Study, number: int) -> Trial | None:
         """Trial ``number``, if its parameters are being chosen; None: they are known, or there is no such trial."""
         trial = study.trials[number] if 0 <= number < len(study.trials) else None
-        return trial if trial is not None and not trial.asked and not trial.ended else None
+        return trial if trial is not None and trial.waits else None
 
     def _tell(self, study: Study, trial: Trial, value: float | None) -> list[Command]:
         """Tell the sampler the first rung's value; None: the trial failed."""
@@ -322,7 +322,7 @@ class Studies:
             shelved = "" if trial.trains and not study.stopped else study.stopped or self._shelved_at(study, trial)
             if trainer is None or trial.ended or bool(trainer.shelved) == bool(shelved):
                 continue
-            trainer.shelved, followed.question = shelved, why
+            trainer.shelved, followed.replan = shelved, why
             if shelved:
                 followed.shelved.append(trainer)
         return followed

@@ -67,26 +67,24 @@ class StudySpec:
 
 @dataclass(slots=True)
 class Trial:
-    """One trial.
-
-    ``rung`` is the index of the rung to which it trains, ``values`` what it reported at each rung that it reached.
-    ``asked``: its parameters are known, and it is a trainer. ``told``: its end or its first rung has been sent to the
-    sampler. ``ended``: why its trainer has ended; "": it trains or is shelved. ``failed``: it ended so that
-    the sampler should know. ``reports`` is how many were heard of, the last one at ``reported_s`` (None: not yet since
-    its group formed).
-    """
+    """One trial."""
 
     number: int
     parameters: Parameters = ()
-    rung: int = 0
-    values: list[float] = field(default_factory=list)
-    asked: bool = False
-    told: bool = False
-    ended: str = ""
-    failed: bool = False
+    rung: int = 0  #: the index of the rung to which it trains
+    values: list[float] = field(default_factory=list)  #: what it reported at each rung that it reached
+    asked: bool = False  #: its parameters are known, and it is a trainer
+    told: bool = False  #: the sampler has its value at the first rung, or its end
+    ended: str = ""  #: why its trainer has ended; "": it trains or is shelved
+    failed: bool = False  #: it ended so that the sampler should know
     asks: int = 1
-    reports: int = 0
-    reported_s: float | None = None
+    reports: int = 0  #: how many were received
+    reported_s: float | None = None  #: when the last one was; None: not yet since its group formed
+
+    @property
+    def waits(self) -> bool:
+        """Whether its parameters are being chosen."""
+        return not self.asked and not self.ended
 
     @property
     def trains(self) -> bool:
@@ -96,7 +94,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """``nodes`` that are kept free since ``since_s`` for a trial whose parameters are being chosen."""
+    """``nodes`` that are reserved since ``since_s`` for a trial whose parameters are being chosen."""
 
     nodes: int
     since_s: float
@@ -104,25 +102,18 @@ class Reservation:
 
 @dataclass(slots=True)
 class Study:
-    """One study in the core.
-
-    ``trials`` are those whose parameters were asked for, by number. ``reserved``: the nodes kept for those that are not
-    trainers yet. ``total`` is how many there will be; ``exhausted``: the space has no more. ``stopped``: why the study
-    does not continue; "": it does. ``failures``: failed trials in a row. ``heard``: names of reported metrics, until
-    the study's own is reported. ``report_s``: how long the last reports took on one node, in seconds. ``proof``: its
-    script's, which all of its trials share.
-    """
+    """One study in the core."""
 
     spec: StudySpec
-    total: int
-    trials: list[Trial] = field(default_factory=list)
-    reserved: dict[int, Reservation] = field(default_factory=dict)
-    exhausted: bool = False
-    stopped: str = ""
-    failures: int = 0
-    heard: dict[str, None] = field(default_factory=dict)
-    report_s: list[float] = field(default_factory=list)
-    proof: Proof = field(default_factory=Proof)
+    total: int  #: how many trials there will be
+    trials: list[Trial] = field(default_factory=list)  #: those whose parameters were asked for, by number
+    reserved: dict[int, Reservation] = field(default_factory=dict)  #: the nodes for those that are not trainers yet
+    exhausted: bool = False  #: the search space has no more trials
+    stopped: str = ""  #: why it does not continue; "": it does
+    failures: int = 0  #: failed trials in a row
+    heard: dict[str, None] = field(default_factory=dict)  #: names of reported metrics, until its own is reported
+    report_s: list[float] = field(default_factory=list)  #: how long the last reports took on one node, in seconds
+    proof: Proof = field(default_factory=Proof)  #: of its script, for all of its trials
 
     @property
     def id(self) -> StudyId:
@@ -134,27 +125,15 @@ class Study:
         """How many more trials it may ask for now."""
         return 0 if self.stopped or self.exhausted else max(0, self.total - len(self.trials))
 
-    def next(self, most: int) -> list[TrainerId]:
-        """The trials that it would ask for next, as trainers; at most ``most``."""
-        return [self.spec.trainer(number) for number in self._next(most)]
-
     def offers(self, most: int) -> list[TrainerSpec]:
-        """The same trials, as they would be submitted."""
-        return [self.spec.trial(number) for number in self._next(most)]
-
-    def _next(self, most: int) -> range:
+        """The trials that it would ask for next, as they would be submitted; at most ``most``."""
         first = len(self.trials)
-        return range(first, first + min(self.unasked, most))
-
-    @property
-    def waits(self) -> Iterator[Trial]:
-        """The trials whose parameters are being chosen."""
-        return (trial for trial in self.trials if not trial.asked and not trial.ended)
+        return [self.spec.trial(number) for number in range(first, first + min(self.unasked, most))]
 
     @property
     def over(self) -> bool:
         """Whether it is over: none of its trials trains, and none will unless trials are added."""
-        going_on = any(trial.trains or not (trial.asked or trial.ended) for trial in self.trials)
+        going_on = any(trial.trains or trial.waits for trial in self.trials)
         return not self.stopped and not self.unasked and not going_on
 
     def complete(self, trial: Trial) -> bool:
@@ -162,13 +141,13 @@ class Study:
         return len(trial.values) == len(self.spec.rungs)
 
     def key(self, value: float) -> float:
-        """The key by which values are compared: smaller is better; what is not finite comes last."""
+        """The key by which values are compared: smaller is better; infinity and NaN come last."""
         if not math.isfinite(value):
             return math.inf
         return -value if self.spec.maximise else value
 
     def lacks(self, trial: Trial) -> str:
-        """In words, what ``trial`` has not reported of what its rung asks for; "": nothing."""
+        """The reports that ``trial`` lacks for its rung, in words; "": none."""
         if not trial.trains:
             return ""
         asked, made = self.spec.rungs[trial.rung], f"after {trial.reports} of" if trial.reports else "without"
@@ -212,7 +191,7 @@ def places(study: Study, rung: int, reached: int) -> int:
 def _closed(study: Study, rung: int) -> bool:
     """Whether no other trial can reach ``rung``."""
     return not study.unasked and not any(
-        len(trial.values) <= rung and not trial.ended and (trial.trains or not trial.asked) for trial in study.trials
+        len(trial.values) <= rung and (trial.trains or trial.waits) for trial in study.trials
     )
 
 
@@ -224,8 +203,8 @@ NEW = Trial(-1)
 
 
 def weights(study: Study, trials: Sequence[Trial], left_reports: float) -> Mapping[TrainerId | None, float]:
-    """What the work of ``trials`` is worth to their study, by trainer, against that of one more trial, which is under
-    None: the weights of their values in plans.
+    """Return the weights of ``trials`` in plans, by trainer: the worth of their work to their study, relative to that
+    of one more trial (under None).
 
     A study ends with the best trial at the highest rung. From that point of view a trial is a job that pays off once it
     gets there, with probability P and after an expected E more reports (it may be shelved on the way). Jobs with the

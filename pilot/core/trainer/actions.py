@@ -1,27 +1,17 @@
-"""The acts on one trainer: each returns commands and updates the trainer's records as if they were carried out."""
+"""The actions on one trainer: each returns commands and updates the trainer's records as if they were carried out."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from pilot.core.commands import (
-    CheckScript,
-    CloseTrainer,
-    Command,
-    DissolveGroup,
-    FormGroup,
-    Outcome,
-    PauseGroup,
-    StartWorker,
-    StopWorker,
-    WriteCheckpoint,
-)
+from pilot.core import commands
+from pilot.core.commands import Command, Outcome
 from pilot.core.ids import Generation, NodeId
 from pilot.core.trainer.proof import Proof, ProofState
 from pilot.core.trainer.situation import Situation
 from pilot.core.trainer.trainer import Group, Trainer, Worker, WorkerPhase
 
-Act = Callable[[Situation], list[Command]]
+Action = Callable[[Situation], list[Command]]
 
 DRAIN_LEAST_S = 10.0
 """How long a script may run on after its loop when the pool is shut down, if the site's grace is shorter."""
@@ -39,7 +29,7 @@ def close(situation: Situation) -> list[Command]:
     # A finished group is not dissolved: its ranks exit cleanly with their workers.
     finished = outcome is Outcome.FINISHED
     out = [] if finished else dissolve(trainer, trainer.reason)
-    leaders = trainer.group.members[:1] if trainer.group is not None else tuple(trainer.workers)
+    leaders = trainer.members[:1] if trainer.group is not None else tuple(trainer.workers)
     trainer.group = trainer.forming = None
     trainer.pausing = False
     for node, worker in trainer.workers.items():
@@ -48,16 +38,15 @@ def close(situation: Situation) -> list[Command]:
     out += stop(trainer, list(trainer.workers), outcome.value)
     if not trainer.workers:
         trainer.outcome, trainer.closing = outcome, None
-        out.append(CloseTrainer(trainer.id, outcome, trainer.reason))
+        out.append(commands.CloseTrainer(trainer.id, outcome, trainer.reason))
     return out
 
 
 def cut_short(trainer: Trainer) -> list[Command]:
     """It was cancelled while its script ran on after the loop."""
-    commands = hasten(trainer, 0.0, Outcome.CANCELLED.value)
-    if commands:
+    if out := hasten(trainer, 0.0, Outcome.CANCELLED.value):
         trainer.reason += "; it was cancelled before its script had ended"
-    return commands
+    return out
 
 
 def hasten(trainer: Trainer, within_s: float, reason: str) -> list[Command]:
@@ -65,14 +54,14 @@ def hasten(trainer: Trainer, within_s: float, reason: str) -> list[Command]:
     nodes = [node for node, worker in trainer.workers.items() if worker.alone_s > within_s]
     for node in nodes:
         trainer.workers[node].alone_s = within_s
-    return [StopWorker(trainer.id, node, reason, within_s) for node in nodes]
+    return [commands.StopWorker(trainer.id, node, reason, within_s) for node in nodes]
 
 
 def close_stopped(situation: Situation) -> list[Command]:
     """Close a trainer that was asked to stop."""
     trainer = situation.trainer
     trainer.outcome, trainer.reason, trainer.held, trainer.stops = Outcome.STOPPED, trainer.held, "", False
-    return [CloseTrainer(trainer.id, Outcome.STOPPED, trainer.reason)]
+    return [commands.CloseTrainer(trainer.id, Outcome.STOPPED, trainer.reason)]
 
 
 def start_lacking(situation: Situation) -> list[Command]:
@@ -81,7 +70,7 @@ def start_lacking(situation: Situation) -> list[Command]:
     for node in lacking:
         trainer.workers[node] = Worker(attempt=trainer.deaths_in_a_row)
         situation.pool.occupant[node] = trainer.id
-    return [StartWorker(trainer.id, node, "the plan gives it this node") for node in lacking]
+    return [commands.StartWorker(trainer.id, node, "the plan gives it this node") for node in lacking]
 
 
 def stop_surplus(situation: Situation) -> list[Command]:
@@ -96,7 +85,7 @@ def stop(trainer: Trainer, nodes: list[NodeId], reason: str) -> list[Command]:
         worker = trainer.workers[node]
         if worker.may_become(WorkerPhase.STOPPING):
             worker.phase, worker.has_state = WorkerPhase.STOPPING, False
-            out.append(StopWorker(trainer.id, node, reason, worker.alone_s))
+            out.append(commands.StopWorker(trainer.id, node, reason, worker.alone_s))
     return out
 
 
@@ -114,62 +103,58 @@ def _save(trainer: Trainer, holders: list[NodeId], reason: str) -> list[Command]
     """Survivors of a broken group may differ by a step, so each writes: the newest file wins."""
     nodes = holders[:1] if trainer.synced else holders
     trainer.writing.update(dict.fromkeys(nodes))
-    return [WriteCheckpoint(trainer.id, n, reason) for n in nodes]
+    return [commands.WriteCheckpoint(trainer.id, n, reason) for n in nodes]
 
 
-def pause(reason: str) -> Act:
+def pause(reason: str) -> Action:
     """Pause the training group, for ``reason``."""
 
-    def act(situation: Situation) -> list[Command]:
+    def action(situation: Situation) -> list[Command]:
         trainer, group = situation.trainer, situation.trainer.group
         assert group is not None
         trainer.pausing = True
-        return [PauseGroup(trainer.id, group.generation, group.members, reason)]
+        return [commands.PauseGroup(trainer.id, group.generation, group.members, reason)]
 
-    return act
+    return action
 
 
-def form(reason: str) -> Act:
+def form(reason: str) -> Action:
     """Form the next group from the members that stay and the newcomers, for ``reason``."""
 
-    def act(situation: Situation) -> list[Command]:
+    def action(situation: Situation) -> list[Command]:
         trainer, members = situation.trainer, (*situation.staying, *situation.newcomers)
         previous = trainer.group.generation if trainer.group is not None else None
         trainer.generation = Generation(trainer.generation + 1)
-        trainer.forming = Group(trainer.generation, members, previous)
+        trainer.forming = Group(trainer.generation, members)
         known = trainer.saved_step, trainer.given_up
-        return [FormGroup(trainer.id, trainer.generation, members, previous, reason, *known)]
+        return [commands.FormGroup(trainer.id, trainer.generation, members, previous, reason, *known)]
 
-    return act
+    return action
 
 
 def check(situation: Situation) -> list[Command]:
     """Have the script checked on the only node of the training group."""
-    trainer, group = situation.trainer, situation.trainer.group
-    assert group is not None
-    (node,) = group.members
+    trainer = situation.trainer
+    (node,) = trainer.members
     trainer.proof = Proof(ProofState.RUNNING, node=node)
-    return [CheckScript(trainer.id, node, "before it gets a second node")]
+    return [commands.CheckScript(trainer.id, node, "before it gets a second node")]
 
 
 def dissolve(trainer: Trainer, reason: str) -> list[Command]:
     """Dissolve the training group and the forming one; from now on their workers may differ by a step."""
-    groups = [g for g in (trainer.group, trainer.forming) if g is not None]
+    groups = trainer.groups
     trainer.group = trainer.forming = None
     trainer.pausing = trainer.synced = False
-    return [_dissolve_command(trainer, g, reason) for g in groups]
+    out: list[Command] = []
+    for group in groups:
+        living = tuple(node for node in group.members if node in trainer.workers)
+        out.append(commands.DissolveGroup(trainer.id, group.generation, living, reason))
+    return out
 
 
 def dissolve_broken(trainer: Trainer) -> list[Command]:
     """Dissolve the groups if a member has lost its worker; reconcile then forms the next one from the survivors at
     once.
     """
-    groups = (trainer.group, trainer.forming)
-    if not any(n not in trainer.workers for group in groups if group is not None for n in group.members):
-        return []
-    return dissolve(trainer, "a member was lost")
-
-
-def _dissolve_command(trainer: Trainer, group: Group, reason: str) -> Command:
-    living = tuple(n for n in group.members if n in trainer.workers)
-    return DissolveGroup(trainer.id, group.generation, living, reason)
+    lost = any(node not in trainer.workers for group in trainer.groups for node in group.members)
+    return dissolve(trainer, "a member was lost") if lost else []

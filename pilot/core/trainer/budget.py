@@ -63,21 +63,18 @@ class Usage:
             return self.since_s
         return self.since_s + left_s / self.nodes if self.nodes else math.inf
 
-    def look(self, now_s: float, charge_factor: float) -> BudgetState:
+    def check(self, now_s: float, charge_factor: float) -> BudgetState:
         """Check the use so far against the budget. A warning is given once."""
         if self.budget_s is None:
             return BudgetState()
-        used_s, budget = self.until(now_s) + SLACK_S * max(1, self.nodes), self._said(charge_factor)
+        used_s = self.until(now_s) + SLACK_S * max(1, self.nodes)
+        budget = f"its budget of {hours(self.budget_s, charge_factor):g} {unit(charge_factor)}"
         if used_s >= self.budget_s:
-            return BudgetState(end=f"its budget of {budget} is used up")
+            return BudgetState(end=f"{budget} is used up")
         if used_s < WARNED_AT * self.budget_s or self.warned:
             return BudgetState()
         self.warned = True
-        return BudgetState(warning=f"{WARNED_AT:.0%} of its budget of {budget} is used")
-
-    def _said(self, charge_factor: float) -> str:
-        assert self.budget_s is not None
-        return f"{hours(self.budget_s, charge_factor):g} {unit(charge_factor)}"
+        return BudgetState(warning=f"{WARNED_AT:.0%} of {budget} is used")
 
 
 def seconds(node_hours: float | None, charge_factor: float) -> float | None:

@@ -1,6 +1,6 @@
 """How often a trainer writes a checkpoint by itself.
 
-If a whole checkpoint fits into the grace between a notice and the end of a node, the state is written then, and the
+If a complete checkpoint fits into the grace between a notice and the end of a node, the state is written then, and the
 site's interval is only a precaution against crashes. If not, everything since the last checkpoint is lost whenever all
 of the trainer's nodes go at once; as long as one stays, nothing is lost. The interval then follows from how often that
 happens (Young, CACM 17(9), 1974, eq. 10; Daly, FGCS 22(3), 2006, eq. 5 without its small terms):
@@ -17,7 +17,6 @@ import math
 from dataclasses import dataclass
 
 from pilot.core.commands import Command, SetCheckpointInterval
-from pilot.core.config import CoordinatorConfig
 from pilot.core.trainer.trainer import Trainer
 
 MARGIN_S = 2.0
@@ -29,7 +28,7 @@ LEAST_S = 5.0
 MOST_WRITING = 0.1
 """A trainer writes for at most this fraction of the time."""
 
-TELL_RATIO = 1.25
+CHANGE_RATIO = 1.25
 """A worker gets a new interval only if it differs from the current one by more than this factor."""
 
 
@@ -39,7 +38,7 @@ class CheckpointInterval:
 
     site_interval_s: float  #: of the site
     grace_s: float  #: of the site
-    write_s: float | None  #: what one rank needs to write the whole state, as measured; None: not known yet
+    write_s: float | None  #: the measured time in which one rank writes the complete state; None: not known yet
     trained_s: float  #: how long the trainer has trained
     wipeouts: int  #: how often it lost all of its nodes at once in that time
     end_in_s: float = math.inf  #: when the last of its nodes leaves; infinite unless the ends of all are known
@@ -76,7 +75,7 @@ class CheckpointInterval:
             return "the site's interval, until it is known how long writing takes"
         writing = f"writing takes {_seconds(self.write_s, 2)}"
         if self.fits:
-            return f"{writing}, which fits into the grace period of {self.grace_s:g} s, so the site's interval is kept"
+            return f"{writing}, which fits into the grace period of {self.grace_s:g} s, so the site's interval holds"
         times = "once" if self.wipeouts == 1 else f"{self.wipeouts} times"
         if self.interval_s == max(LEAST_S, self._time_to_begin_s):
             return (
@@ -90,14 +89,6 @@ class CheckpointInterval:
         return f"It writes a checkpoint every {_seconds(self.interval_s, 3)}: {self.reason()}."
 
 
-def pace_of(config: CoordinatorConfig, trainer: Trainer, now_s: float, end_s: float = math.inf) -> CheckpointInterval:
-    """How often ``trainer``, whose last node leaves at ``end_s``, should write a checkpoint, and why."""
-    measured = trainer.measured
-    trained_s = measured.trained_s(now_s)
-    times = (config.checkpoint_interval_s, config.grace_s, measured.write_s, trained_s)
-    return CheckpointInterval(*times, measured.wipeouts, max(0.0, end_s - now_s))
-
-
 def _seconds(seconds: float, digits: int) -> str:
     """Rounded to ``digits`` significant digits, but without an exponent."""
     return f"{seconds:.{digits}g} s" if seconds < 99 else f"{seconds:.0f} s"
@@ -107,14 +98,14 @@ def _span(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds:.0f} s"
 
 
-def pace(trainer: Trainer, wanted: CheckpointInterval) -> list[Command]:
-    """Tell the training group's leader its interval, if that has changed."""
-    if trainer.group is None or trainer.group.members[0] not in trainer.workers:
+def adjust_interval(trainer: Trainer, wanted: CheckpointInterval) -> list[Command]:
+    """Set the interval of the training group's leader, if it has changed."""
+    leader = trainer.members[0] if trainer.members else None
+    if leader is None or leader not in trainer.workers:
         return []
-    leader = trainer.group.members[0]
     worker, interval_s = trainer.workers[leader], wanted.interval_s
-    told_s = worker.interval_s or wanted.site_interval_s
-    if max(told_s, interval_s) <= TELL_RATIO * min(told_s, interval_s):
+    current_s = worker.interval_s or wanted.site_interval_s
+    if max(current_s, interval_s) <= CHANGE_RATIO * min(current_s, interval_s):
         return []
     worker.interval_s = interval_s
     return [SetCheckpointInterval(trainer.id, leader, interval_s, wanted.reason())]

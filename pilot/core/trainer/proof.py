@@ -24,7 +24,7 @@ class ProofState(StrEnum):
     PASSED = "passed"
     DIFFERS = "differs"
     UNCHECKED = "unchecked"
-    """It cannot be told: the script cannot be checked, or not in the time that there is."""
+    """No result: the script cannot be checked, or not in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Proof:
 
     @property
     def text(self) -> str:
-        """What users are told; "": nothing."""
+        """The state for users; "": no check is asked for."""
         match self.state:
             case ProofState.WAITING:
                 return "to be checked on its first node"

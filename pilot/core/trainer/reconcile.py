@@ -36,7 +36,7 @@ from pilot.core.trainer.trainer import Trainer
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """If ``applies``, ``act`` gives the commands; ``gives`` lists their kinds.
+    """If ``applies``, ``action`` returns the commands; ``gives`` lists their kinds.
 
     ``facts`` says in words what ``applies`` asks, given that the rules above do not apply. ``final``: nothing more is
     asked after this rule.
@@ -45,7 +45,7 @@ class Rule:
     name: str
     facts: str
     applies: Callable[[Situation], bool]
-    act: actions.Act = actions.wait
+    action: actions.Action = actions.wait
     gives: tuple[type[commands.Command], ...] = ()
     final: bool = False
 
@@ -65,7 +65,7 @@ def reconcile(trainer: Trainer, pool: Pool) -> list[commands.Command]:
     for question in QUESTIONS:
         for rule in question.rules:
             if rule.applies(situation):
-                out += rule.act(situation)
+                out += rule.action(situation)
                 if rule.final:
                     return out
                 break

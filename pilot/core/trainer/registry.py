@@ -3,44 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import assert_never
 
 from pilot.core.commands import Outcome
 from pilot.core.curves.measured import Measured
 from pilot.core.curves.profile import Profile
 from pilot.core.errors import InvariantError
-from pilot.core.events import TrainerReleased, TrainerRemoved, TrainerResumed, TrainerSubmitted
+from pilot.core.events import TrainerResumed
 from pilot.core.ids import TrainerId
 from pilot.core.trainer.budget import Usage, seconds
 from pilot.core.trainer.proof import Proof
 from pilot.core.trainer.spec import TrainerSpec
 from pilot.core.trainer.trainer import Trainer
 
-RollEvent = TrainerSubmitted | TrainerResumed | TrainerReleased | TrainerRemoved
-
 
 class Registry:
-    """``trainers`` is every trainer by its id, ``open`` those that have not ended and are not ending, ``past`` how
-    those that are no longer kept ended."""
+    """``trainers`` is every trainer by its id, ``open`` those that have not ended and are not ending, ``past`` the
+    outcomes of those that are no longer kept."""
 
     def __init__(self, trainers: dict[TrainerId, Trainer], past: dict[TrainerId, Outcome]) -> None:
         self.trainers, self.past = trainers, past
         self.open = {trainer.id: trainer for trainer in trainers.values() if trainer.open}
-
-    def note(self, event: RollEvent, charge_factor: float) -> Trainer | None:
-        """Record ``event``; returns the trainer that may have nodes from now on. Budgets are in charged node-hours."""
-        match event:
-            case TrainerSubmitted():
-                return self.submit(event.spec, charge_factor)
-            case TrainerResumed():
-                return self._resume(event, charge_factor)
-            case TrainerReleased():
-                return self.hold(event.trainer, "")
-            case TrainerRemoved():
-                self._remove(event.trainer)
-                return None
-            case _:
-                assert_never(event)
 
     def submit(self, spec: TrainerSpec, charge_factor: float) -> Trainer:
         """Add a new trainer, the last in order."""
@@ -71,7 +53,7 @@ class Registry:
             trainer.closing, trainer.reason = outcome, reason
         return trainer
 
-    def _resume(self, event: TrainerResumed, charge_factor: float) -> Trainer | None:
+    def resume(self, event: TrainerResumed, charge_factor: float) -> Trainer | None:
         """Reopen a trainer that failed or was cancelled, last in order and with its failures forgotten; None if it
         cannot be. From scratch, one that is held can be, too.
         """
@@ -87,17 +69,17 @@ class Registry:
         self.trainers[trainer.id] = self.open[trainer.id] = self.trainers.pop(trainer.id)
         return trainer
 
-    def _remove(self, trainer_id: TrainerId) -> None:
+    def remove(self, trainer_id: TrainerId) -> None:
         """Forget a trainer that has ended."""
         self.past.pop(trainer_id, None)
         trainer = self.trainers.get(trainer_id)
         if trainer is not None and trainer.outcome is not None:
             del self.trainers[trainer_id]
 
-    def forget_oldest(self, kept: int) -> None:
-        """Keep only the last ``kept`` of the trainers that have ended; of the others, only how they ended."""
+    def forget_oldest(self, limit: int) -> None:
+        """Keep only the last ``limit`` of the trainers that have ended; of the others, only the outcome."""
         ended = [trainer for trainer in self.trainers.values() if trainer.outcome is not None]
-        for trainer in ended[: max(0, len(ended) - kept)]:
+        for trainer in ended[: max(0, len(ended) - limit)]:
             assert trainer.outcome is not None
             self.past[trainer.id] = trainer.outcome
             del self.trainers[trainer.id]

@@ -34,7 +34,7 @@ class Goal:
     @classmethod
     def of(cls, metrics: Mapping[str, float]) -> Goal:
         """The goal that ``metrics`` describe."""
-        return cls(_whole(metrics, EPOCHS), _whole(metrics, ITERATIONS), _whole(metrics, EPOCH_SAMPLES))
+        return cls(_count(metrics, EPOCHS), _count(metrics, ITERATIONS), _count(metrics, EPOCH_SAMPLES))
 
     def left_s(self, epoch: int, step: int, samples: int, samples_per_s: float | None) -> float | None:
         """Seconds to the end at this rate, from where the trainer is; None if unknown.
@@ -45,13 +45,13 @@ class Goal:
         return None if total is None or not samples_per_s else max(0.0, total - samples) / samples_per_s
 
     def total_samples(self, epoch: int, step: int, samples: int) -> float | None:
-        """How many samples the whole loop has; None if unknown."""
+        """How many samples the loop has in total; None if unknown."""
         if self.iterations is not None:
             return self.iterations * samples / step if step else None
         in_one = self.epoch_samples or (samples / epoch if epoch else None)
         return None if self.epochs is None or in_one is None else float(self.epochs * in_one)
 
 
-def _whole(metrics: Mapping[str, float], name: str) -> int | None:
+def _count(metrics: Mapping[str, float], name: str) -> int | None:
     value = metrics.get(name)
     return int(value) if value is not None and 0 < value <= MOST else None

@@ -77,9 +77,9 @@ class Samples:
     @classmethod
     def of(cls, words: Mapping[str, str]) -> Samples:
         """From a leader's words; values that should be numbers and are not are ignored."""
-        told = words.get(LENGTH, "")
+        length = words.get(LENGTH, "")
         multiple = max(1, _number(words.get(WHOLE, words.get(PER_NODE, ""))))
-        return cls(None if told == STREAM else _number(told), multiple, words.get(DROP_LAST) == "True")
+        return cls(None if length == STREAM else _number(length), multiple, words.get(DROP_LAST) == "True")
 
     def size(self, cursor: int, batch: int) -> int:
         """How many samples an epoch should have had that ended at sample ``cursor`` with steps of ``batch``."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 from pilot.core.ids import NodeId
 from pilot.core.pool.pool import Pool
 from pilot.core.trainer.proof import ProofState
@@ -17,19 +19,12 @@ WRITES_TRIED_PARKED = 5
 
 
 class Situation:
-    """Where ``trainer`` stands.
-
-    *Staying* nodes and *newcomers* make the next group. They are computed once, when a rule first asks, and hold
-    until a command changes a worker that is ready.
-    """
-
-    __slots__ = ("_worked_out", "pool", "trainer", "trains")
+    """Where ``trainer`` stands. *Staying* nodes and *newcomers* make the next group."""
 
     def __init__(self, trainer: Trainer, pool: Pool) -> None:
         self.trainer = trainer
         self.pool = pool
         self.trains = trainer.group is not None
-        self._worked_out: tuple[list[NodeId], list[NodeId]] | None = None
 
     @property
     def staying(self) -> list[NodeId]:
@@ -41,23 +36,22 @@ class Situation:
         """Target nodes whose workers are ready to join the staying ones."""
         return self._members[1]
 
-    @property
+    @cached_property
     def _members(self) -> tuple[list[NodeId], list[NodeId]]:
-        """Staying nodes and newcomers, as many as the largest allowed size within them."""
-        if self._worked_out is None:
-            staying = self._stay()
-            carry_on = set(staying)
-            ready = [n for n in self.trainer.target if n not in carry_on and self.trainer.ready_on(n)]
-            size = self.trainer.spec.fitting(len(staying) + len(ready))
-            self._worked_out = staying[:size], ready[: max(0, size - len(staying))]
-        return self._worked_out
+        """Staying nodes and newcomers, as many as the largest allowed size within them. Computed once, when a rule
+        first asks: it holds until a command changes a worker that is ready."""
+        staying = self._stay()
+        carry_on = set(staying)
+        ready = [n for n in self.trainer.target if n not in carry_on and self.trainer.ready_on(n)]
+        size = self.trainer.spec.fitting(len(staying) + len(ready))
+        return staying[:size], ready[: max(0, size - len(staying))]
 
     def _stay(self) -> list[NodeId]:
-        trainer, group = self.trainer, self.trainer.group
-        if group is None:
+        trainer = self.trainer
+        if not self.trains:
             return [n for n in trainer.target if trainer.holds_state(n) and trainer.ready_on(n)]
         target = set(trainer.target)
-        return [n for n in group.members if n in target]
+        return [n for n in trainer.members if n in target]
 
     @property
     def too_few(self) -> bool:
@@ -77,20 +71,18 @@ class Situation:
     @property
     def parting(self) -> bool:
         """Whether a member of the training group does not stay."""
-        group = self.trainer.group
-        return group is not None and len(self.staying) < len(group.members)
+        return self.trains and len(self.staying) < len(self.trainer.members)
 
     @property
     def noticed(self) -> bool:
         """Whether a member of the training group got a notice."""
-        group = self.trainer.group
-        return group is not None and any(n in self.pool.leaving for n in group.members)
+        return any(n in self.pool.leaving for n in self.trainer.members)
 
     @property
     def holds_up(self) -> bool:
         """Whether the node of a member of the training group belongs to another trainer by now."""
-        group, owner = self.trainer.group, self.pool.owner
-        return group is not None and any(owner.get(n, self.trainer.id) != self.trainer.id for n in group.members)
+        own = self.trainer.id
+        return any(self.pool.owner.get(n, own) != own for n in self.trainer.members)
 
     @property
     def unsaved(self) -> bool:
@@ -114,9 +106,8 @@ class Situation:
     @property
     def to_be_checked(self) -> bool:
         """Whether its script waits for a check, and trains on one node that stays."""
-        trainer, group = self.trainer, self.trainer.group
-        waits = trainer.proof.state is ProofState.WAITING
-        return waits and group is not None and len(group.members) == 1 and self.staying == [*group.members]
+        members = self.trainer.members
+        return self.trainer.proof.state is ProofState.WAITING and len(members) == 1 and self.staying == [*members]
 
     @property
     def lacking(self) -> list[NodeId]:
@@ -128,8 +119,5 @@ class Situation:
     def surplus(self) -> list[NodeId]:
         """Nodes whose workers are needed neither by the target nor by a group or checkpoint."""
         trainer = self.trainer
-        needed = {*trainer.target, *trainer.writing}
-        for group in (trainer.group, trainer.forming):
-            if group is not None:
-                needed.update(group.members)
+        needed = {*trainer.target, *trainer.writing, *(n for group in trainer.groups for n in group.members)}
         return [n for n in trainer.workers if n not in needed]

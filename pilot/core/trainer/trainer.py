@@ -58,20 +58,15 @@ _WORKER_STEPS = {(change.before, change.after) for change in WORKER_CHANGES}
 
 @dataclass(slots=True)
 class Worker:
-    """A trainer's process on one node. ``has_state``: it was in a group, so it holds parameters that count.
+    """A trainer's process on one node."""
 
-    ``attempt`` is how many deaths in a row the trainer had when it was started, or when its group formed: processes
-    that die together count once. ``slow``: it has been starting for so long that the others no longer wait for it.
-    ``alone_s``: its trainer's loop is over, and its script may come to its own end within this time (0: it may not).
-    ``interval_s`` is what it was told of its checkpoints (None: nothing, it goes by the site's interval).
-    """
-
+    #: deaths in a row of the trainer when it was started or its group formed: processes that die together count once
     attempt: int
     phase: WorkerPhase = WorkerPhase.STARTING
-    slow: bool = False
-    has_state: bool = False
-    alone_s: float = 0.0
-    interval_s: float | None = None
+    slow: bool = False  #: it has been starting for so long that the others no longer wait for it
+    has_state: bool = False  #: it was in a group, so it holds parameters that count
+    alone_s: float = 0.0  #: the loop is over, and its script may run on for this long; 0: it may not
+    interval_s: float | None = None  #: between its checkpoints; None: the site's interval
 
     def may_become(self, phase: WorkerPhase) -> bool:
         """Whether ``phase`` may follow the one that it is in."""
@@ -84,7 +79,6 @@ class Group:
 
     generation: Generation
     members: tuple[NodeId, ...]
-    previous: Generation | None = None
 
 
 class Phase(StrEnum):
@@ -125,68 +119,52 @@ class Unread:
 
 @dataclass(slots=True)
 class Trainer:
-    """One trainer in the core.
-
-    ``target`` are the nodes that the last plan gave it (its allocation), ``workers`` its processes by node, ``group``
-    what trains, ``forming`` what will. ``pausing``: the group is to stop after an agreed step. ``looking``: the
-    generation whose members are being looked at. ``writing``: the nodes whose checkpoint is awaited. ``reached``: the
-    step that it had come to when its state was lost; up to there steps are done again. ``synced``: all state holders
-    hold the same state; ``saved``: a checkpoint holds it, too. ``died``: the nodes on which members of its groups died
-    since the last new step. ``refusal``: why no further worker can start (the script was edited); the trainer then does
-    not grow until a node is tried again. ``differs``: where and how gradients of nodes that joined differed; it then
-    does not grow until it is resumed. ``held``: why it gets no nodes; ``stops``: and ends once it has none.
-    ``shelved``: why it, a trial, gets none until its study promotes it. ``usage``: what its workers used.
-    ``total_samples``: of its whole loop, as its session last said. ``profile``: on which counts it is measured.
-    ``interrupted_s``: when its last group formed. ``saved_step``: the newest that a checkpoint is known to hold;
-    ``given_up``: its checkpoints of generations up to this one do not count. ``unread``: its checkpoint could not be
-    loaded lately. ``code``: the first version of each file that its workers loaded from where the
-    user has it, as the SHA-256 by path. ``proof``: whether its script has been checked.
-    """
+    """One trainer in the core."""
 
     spec: TrainerSpec
     measured: Measured
-    target: list[NodeId] = field(default_factory=list)
+    target: list[NodeId] = field(default_factory=list)  #: the nodes that the last plan gave it (its allocation)
     workers: dict[NodeId, Worker] = field(default_factory=dict)
-    group: Group | None = None
-    forming: Group | None = None
-    pausing: bool = False
-    writing: dict[NodeId, None] = field(default_factory=dict)
-    looking: Generation = NO_GENERATION
-    synced: bool = False
-    saved: bool = False
+    group: Group | None = None  #: trains
+    forming: Group | None = None  #: will train
+    pausing: bool = False  #: its group is to stop after an agreed step
+    writing: dict[NodeId, None] = field(default_factory=dict)  #: the nodes whose checkpoint is awaited
+    examining: Generation = NO_GENERATION  #: whose members are being examined
+    synced: bool = False  #: all state holders hold the same state
+    saved: bool = False  #: a checkpoint holds it, too
     failed_writes: int = 0
-    generation: Generation = NO_GENERATION
+    generation: Generation = NO_GENERATION  #: the newest
     step: int = 0
-    reached: int = 0
+    reached: int = 0  #: the step at which its state was lost; up to there steps are done again
     epoch: int = 0
     samples: int = 0
     deaths_in_a_row: int = 0
-    died: dict[NodeId, None] = field(default_factory=dict)
+    died: dict[NodeId, None] = field(default_factory=dict)  #: nodes with deaths in groups since the last new step
     broken_in_a_row: int = 0
-    refusal: str = ""
-    differs: str = ""
+    refusal: str = ""  #: why no further worker can start: it does not grow until a node is tried again
+    differs: str = ""  #: how gradients of nodes that joined differed: it does not grow until it is resumed
     evidence: Evidence = field(default_factory=Evidence)
-    held: str = ""
-    shelved: str = ""
-    stops: bool = False
-    usage: Usage = field(default_factory=Usage)
-    total_samples: float | None = None
+    held: str = ""  #: why it gets no nodes
+    shelved: str = ""  #: why it, a trial, gets no nodes until its study promotes it
+    stops: bool = False  #: it ends once it has no nodes
+    usage: Usage = field(default_factory=Usage)  #: of its workers
+    total_samples: float | None = None  #: of its loop, as last reported
     profile: Profile = field(default_factory=Profile)
     proof: Proof = field(default_factory=Proof)
-    interrupted_s: float = 0.0
-    saved_step: int = 0
-    given_up: Generation = NO_GENERATION
-    unread: Unread | None = None
-    code: dict[str, str] = field(default_factory=dict)
-    closing: Outcome | None = None
+    interrupted_s: float = 0.0  #: when its last group formed
+    saved_step: int = 0  #: the newest that a checkpoint is known to hold
+    given_up: Generation = NO_GENERATION  #: its checkpoints of generations up to this one do not count
+    unread: Unread | None = None  #: its checkpoint could not be loaded lately
+    code: dict[str, str] = field(default_factory=dict)  #: the SHA-256 of the first version of each file, by path
+    closing: Outcome | None = None  #: it ends with this once its workers are gone
     outcome: Outcome | None = None
-    reason: str = ""
-    grew: bool = True
+    reason: str = ""  #: of its end
+    grew: bool = True  #: its last rescale was up
     counts: Counts = field(default_factory=Counts)
 
     @property
     def id(self) -> TrainerId:
-        """Its id."""
+        """The trainer's id."""
         return self.spec.trainer
 
     @property
@@ -205,13 +183,26 @@ class Trainer:
         return bool(self.held) and not (self.stops or self.workers)
 
     def reopen(self) -> None:
-        """Continue after an end, with what is known about its speed; earlier failures no longer count, and its code may
-        have changed.
-        """
+        """Continue after an end, with its measurements; earlier failures no longer count, and its code may have
+        changed."""
         self.outcome, self.reason, self.held, self.shelved, self.stops, self.refusal = None, "", "", "", False, ""
         self.deaths_in_a_row, self.died, self.broken_in_a_row, self.failed_writes = 0, {}, 0, 0
         self.reached, self.unread, self.code, self.differs = 0, None, {}, ""
         self.proof = Proof.of(self.spec)
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """The group that trains and the one that forms, as far as there are any."""
+        return tuple(group for group in (self.group, self.forming) if group is not None)
+
+    def group_of(self, generation: Generation) -> Group | None:
+        """The group of ``generation``, if it trains or forms."""
+        return next((group for group in self.groups if group.generation == generation), None)
+
+    @property
+    def members(self) -> tuple[NodeId, ...]:
+        """The members of the group that trains; () if none does."""
+        return self.group.members if self.group is not None else ()
 
     @property
     def living(self) -> tuple[Generation, ...]:
@@ -220,7 +211,7 @@ class Trainer:
 
     @property
     def phase(self) -> Phase:
-        """Its phase."""
+        """The phase that follows from the facts."""
         if self.outcome is not None:
             return Phase(self.outcome.value)
         if self.closing is not None:
@@ -270,9 +261,8 @@ class Trainer:
 
     def lost_all(self, pool: Pool, went: Set[NodeId]) -> bool:
         """Whether no member of the training group stays, now that the nodes ``went`` are gone or have got a notice."""
-        members = self.group.members if self.group is not None else ()
-        stays = any(n in pool and n not in pool.leaving for n in members)
-        return not stays and any(n in went for n in members)
+        stays = any(n in pool and n not in pool.leaving for n in self.members)
+        return not stays and any(n in went for n in self.members)
 
     def lose(self, node: NodeId, *, announced: bool) -> None:
         """Record that its worker on ``node`` is gone, with the node."""

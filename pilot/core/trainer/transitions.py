@@ -10,30 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
+from pilot.core import events
 from pilot.core.commands import Command, ExamineGroup
-from pilot.core.events import (
-    CheckpointPublished,
-    CheckpointWritten,
-    CodeLoaded,
-    ExitCause,
-    GroupBroken,
-    GroupExamined,
-    GroupFormed,
-    GroupPaused,
-    GroupStalled,
-    Progress,
-    ScriptChecked,
-    StallFinding,
-    Unloaded,
-    WorkerExited,
-    WorkerReady,
-    WorkerSlow,
-)
+from pilot.core.events import ExitCause, Unloaded
 from pilot.core.ids import NO_GENERATION, NodeId
 from pilot.core.pool.evidence import DEATHS_WITHIN_S, STRIKES, Accusation, Fault, Stage, headline
 from pilot.core.trainer.actions import dissolve, dissolve_broken, stop
 from pilot.core.trainer.proof import Proof
-from pilot.core.trainer.trainer import Group, Trainer, Unread, Worker, WorkerPhase
+from pilot.core.trainer.trainer import Trainer, Unread, Worker, WorkerPhase
 
 DEATHS_ALLOWED = 3
 """After this many deaths of members of a trainer's groups without a new step between them, it or its nodes have failed:
@@ -56,30 +40,13 @@ _STAGES = {ExitCause.JOINED_OTHERWISE: Stage.JOIN, ExitCause.RESUMED_OTHERWISE: 
 PASSING_BREAKS = 3
 """After this many, the network between most of a trainer's nodes is not expected to come back soon."""
 
-TrainerEvent = (
-    WorkerReady
-    | WorkerSlow
-    | CodeLoaded
-    | WorkerExited
-    | GroupFormed
-    | GroupBroken
-    | GroupPaused
-    | GroupStalled
-    | GroupExamined
-    | CheckpointWritten
-    | CheckpointPublished
-    | ScriptChecked
-    | Progress
-)
 
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Noted:
-    """``commands`` that follow at once; ``failure`` says why the trainer has failed, if it has, ``stop`` why it is to
-    stop.
+    """What follows from an event: ``commands``, and the reasons for more ("": there is none).
 
-    ``accusations`` : what failed on nodes; ``works`` : where it works, and how far it got there; ``hold`` : why it must
-    be held; ``question``: why another plan is needed.
+    ``failure``: the trainer has failed. ``accusations``: what failed on nodes. ``works``: the nodes on which it works,
+    and how far it got there. ``hold``, ``stop``: it must be held, or stop. ``replan``: another plan is needed.
     """
 
     commands: list[Command] = field(default_factory=list)
@@ -88,45 +55,43 @@ class Noted:
     works: tuple[tuple[NodeId, ...], Stage] | None = None
     hold: str = ""
     stop: str = ""
-    question: str = ""
+    replan: str = ""
 
 
-def note(now_s: float, trainer: Trainer, event: TrainerEvent) -> Noted | None:
+def note(now_s: float, trainer: Trainer, event: events.TrainerEvent) -> Noted | None:
     """Record ``event``, which is about ``trainer`` and happened at ``now_s``; None if it is stale."""
     match event:
-        case WorkerReady():
+        case events.WorkerReady():
             return _worker_ready(trainer, event)
-        case WorkerSlow():
+        case events.WorkerSlow():
             return _worker_slow(trainer, event)
-        case CodeLoaded():
+        case events.CodeLoaded():
             return _code_loaded(trainer, event)
-        case WorkerExited():
+        case events.WorkerExited():
             return _worker_exited(now_s, trainer, event)
-        case GroupFormed():
+        case events.GroupFormed():
             return _group_formed(trainer, event)
-        case GroupBroken():
+        case events.GroupBroken():
             return _group_broken(now_s, trainer, event)
-        case GroupPaused():
+        case events.GroupPaused():
             return _group_paused(trainer, event)
-        case GroupStalled():
+        case events.GroupStalled():
             return _group_stalled(trainer, event)
-        case GroupExamined():
-            return _group_examined(now_s, trainer, event)
-        case CheckpointWritten():
+        case events.GroupExamined():
+            return _group_examined(trainer, event)
+        case events.CheckpointWritten():
             return _checkpoint_written(trainer, event)
-        case CheckpointPublished():
-            trainer.measured.wrote(event.alone_s)
-            trainer.saved_step = event.step
-            return Noted()
-        case ScriptChecked():
+        case events.CheckpointPublished():
+            return _checkpoint_published(trainer, event)
+        case events.ScriptChecked():
             return _script_checked(trainer, event)
-        case Progress():
+        case events.Progress():
             return _progress(now_s, trainer, event)
         case _:
             assert_never(event)
 
 
-def _worker_ready(trainer: Trainer, event: WorkerReady) -> Noted | None:
+def _worker_ready(trainer: Trainer, event: events.WorkerReady) -> Noted | None:
     worker = trainer.workers.get(event.node)
     if worker is None or not worker.may_become(WorkerPhase.READY):
         return None
@@ -134,7 +99,7 @@ def _worker_ready(trainer: Trainer, event: WorkerReady) -> Noted | None:
     return Noted(works=((event.node,), Stage.START))
 
 
-def _worker_slow(trainer: Trainer, event: WorkerSlow) -> Noted | None:
+def _worker_slow(trainer: Trainer, event: events.WorkerSlow) -> Noted | None:
     worker = trainer.workers.get(event.node)
     if worker is None or worker.phase is not WorkerPhase.STARTING or worker.slow:
         return None
@@ -142,7 +107,7 @@ def _worker_slow(trainer: Trainer, event: WorkerSlow) -> Noted | None:
     return Noted()
 
 
-def _code_loaded(trainer: Trainer, event: CodeLoaded) -> Noted | None:
+def _code_loaded(trainer: Trainer, event: events.CodeLoaded) -> Noted | None:
     """The first version of each file is the trainer's. A worker with another one is stopped, as any new one would be;
     if nobody else can go on, the trainer saves its state and stops.
     """
@@ -157,7 +122,7 @@ def _code_loaded(trainer: Trainer, event: CodeLoaded) -> Noted | None:
     others = [w for n, w in trainer.workers.items() if n != node and w.phase is not WorkerPhase.STOPPING]
     if not any(other.has_state or not worker.has_state for other in others):
         return Noted(stop=reason)
-    member = any(node in group.members for group in (trainer.group, trainer.forming) if group is not None)
+    member = any(node in group.members for group in trainer.groups)
     commands = dissolve(trainer, "a member has loaded other code") if member else []
     commands += stop(trainer, [node], reason)
     return Noted(commands, accusations=(Accusation(node, Stage.START, reason, fault=Fault.SCRIPT),))
@@ -171,7 +136,7 @@ def _other_version(trainer: Trainer, node: NodeId, path: str, now: str) -> str:
     )
 
 
-def _worker_exited(now_s: float, trainer: Trainer, event: WorkerExited) -> Noted | None:
+def _worker_exited(now_s: float, trainer: Trainer, event: events.WorkerExited) -> Noted | None:
     worker = trainer.workers.pop(event.node, None)
     if worker is None:
         return None
@@ -181,49 +146,54 @@ def _worker_exited(now_s: float, trainer: Trainer, event: WorkerExited) -> Noted
         if worker.alone_s and event.cause is not ExitCause.STOPPED:
             trainer.reason += f"; {headline(event.detail)}"
         return Noted()
-    trained = trainer.group is not None and event.node in trainer.group.members
-    groups = [group.members for group in (trainer.group, trainer.forming) if group is not None]
-    members = {node for its in groups if event.node in its for node in its}
+    trained = event.node in trainer.members
+    members = {node for group in trainer.groups if event.node in group.members for node in group.members}
     commands = dissolve_broken(trainer)
-    if event.cause is ExitCause.RAISED and (trained or worker.has_state):
-        return Noted(commands, failure=event.detail)
-    trainer.counts.worker_deaths += event.cause is ExitCause.DIED
-    if event.cause is ExitCause.DIED and (members or worker.has_state):
-        return _member_died(now_s, trainer, worker, event, commands)
-    if event.cause is ExitCause.UNREAD:
-        reason, again = f"{event.node}: {event.detail}", f"pilot release {trainer.id} tries again"
-        return _unread(now_s, trainer, event.node, commands, ("start it", reason, again))
-    if event.cause is ExitCause.RESUMED_OTHERWISE:
-        attempt = [node for node, its in trainer.workers.items() if its.has_state or node in members]
-        commands += stop(trainer, attempt, f"{event.node} computes another gradient than before the resume")
-    if event.cause is not ExitCause.DIED:
-        stage = _STAGES.get(event.cause, Stage.START)
-        return Noted(commands, accusations=(Accusation(event.node, stage, event.detail),))
-    reason = f"its process died {STRIKES} times while starting; the last time: {event.detail}"
-    return Noted(commands, accusations=(Accusation(event.node, Stage.START, reason, 1),))
+    match event.cause:
+        case ExitCause.RAISED if trained or worker.has_state:
+            return Noted(commands, failure=event.detail)
+        case ExitCause.UNREAD:
+            again = f"pilot release {trainer.id} tries again"
+            return _unread(now_s, trainer, event.node, commands, "start it", f"{event.node}: {event.detail}", again)
+        case ExitCause.RESUMED_OTHERWISE:
+            attempt = [node for node, its in trainer.workers.items() if its.has_state or node in members]
+            commands += stop(trainer, attempt, f"{event.node} computes another gradient than before the resume")
+        case ExitCause.DIED:
+            trainer.counts.worker_deaths += 1
+            if members or worker.has_state:
+                failure, accusations = _member_died(now_s, trainer, worker, event)
+                return Noted(commands, failure, accusations)
+            reason = f"its process died {STRIKES} times while starting; the last time: {event.detail}"
+            return Noted(commands, accusations=(Accusation(event.node, Stage.START, reason, 1),))
+    stage = _STAGES.get(event.cause, Stage.START)
+    return Noted(commands, accusations=(Accusation(event.node, stage, event.detail),))
 
 
-def _member_died(now_s: float, trainer: Trainer, worker: Worker, event: WorkerExited, commands: list[Command]) -> Noted:
+def _member_died(
+    now_s: float, trainer: Trainer, worker: Worker, event: events.WorkerExited
+) -> tuple[str, tuple[Accusation, ...]]:
     """Judge three deaths without a new step: on one or two nodes, while others live, it is the nodes' fault; otherwise
-    the script's. With steps in between, it is the fault of a node that has most of the recent ones.
+    the script's. With steps in between, it is the fault of a node that has most of the recent ones. Returns why the
+    script failed, and the accused nodes.
     """
-    dies_there = _dies_there(now_s, trainer, event)
+    often = _dies_there(now_s, trainer, event)
     trainer.died[event.node] = None
     if worker.attempt == trainer.deaths_in_a_row:
         trainer.deaths_in_a_row += 1
     if trainer.deaths_in_a_row < DEATHS_ALLOWED:
-        return Noted(commands, accusations=dies_there)
+        return "", often
     died, others = list(trainer.died), [n for n in trainer.holders() if n not in trainer.died]
     times = f"its process died {DEATHS_ALLOWED} times in a row on living pilots, without a new step in between"
     reason = f"{times}; the last time: {event.detail}"
     if len(died) > (SICK_NODES if others else 1):
-        return Noted(commands, failure=reason)
+        return reason, ()
     trainer.deaths_in_a_row, trainer.died = 0, {}
-    return Noted(commands, accusations=tuple(Accusation(node, Stage.RUN, reason) for node in died))
+    return "", tuple(Accusation(node, Stage.RUN, reason) for node in died)
 
 
-def _dies_there(now_s: float, trainer: Trainer, event: WorkerExited) -> tuple[Accusation, ...]:
-    """Each death costs the others a rescale. A script that dies now and then does so on many nodes."""
+def _dies_there(now_s: float, trainer: Trainer, event: events.WorkerExited) -> tuple[Accusation, ...]:
+    """Accuse the node if most of the recent deaths were on it: each costs the others a rescale. A script that dies now
+    and then does so on many nodes."""
     evidence = trainer.evidence
     times = evidence.died(now_s, event.node)
     others = any(node not in evidence.deaths for node in trainer.holders())
@@ -235,10 +205,10 @@ def _dies_there(now_s: float, trainer: Trainer, event: WorkerExited) -> tuple[Ac
     return (Accusation(event.node, Stage.RUN, reason),)
 
 
-def _group_formed(trainer: Trainer, event: GroupFormed) -> Noted | None:
+def _group_formed(trainer: Trainer, event: events.GroupFormed) -> Noted | None:
     if trainer.forming is None or event.generation != trainer.forming.generation:
         return None
-    before = len(trainer.group.members) if trainer.group is not None else 0
+    before = len(trainer.members)
     trainer.group, trainer.forming = trainer.forming, None
     _count_rescale(trainer, before, len(trainer.group.members))
     if event.resumed is not None:
@@ -264,62 +234,62 @@ def _count_rescale(trainer: Trainer, before: int, after: int) -> None:
         trainer.counts.rescales_down += 1
 
 
-def _group_broken(now_s: float, trainer: Trainer, event: GroupBroken) -> Noted | None:
-    groups = [g.generation for g in (trainer.group, trainer.forming) if g is not None]
-    if not trainer.open or event.generation not in groups:
+def _group_broken(now_s: float, trainer: Trainer, event: events.GroupBroken) -> Noted | None:
+    group = trainer.group_of(event.generation)
+    if not trainer.open or group is None:
         return None
-    forming = trainer.forming
-    kept = forming is not None and event.generation == forming.generation
     if event.unloaded is not None and event.node is not None:
         return _unloaded(now_s, trainer, event, event.node)
-    accusations = _who_kept_it(trainer, forming, event) if forming is not None and kept else ()
-    return _broke(trainer, event.reason, accusations)
+    return _broke(trainer, event.reason, _prevented(trainer, event) if group is trainer.forming else ())
 
 
-def _unloaded(now_s: float, trainer: Trainer, event: GroupBroken, node: NodeId) -> Noted:
+def _unloaded(now_s: float, trainer: Trainer, event: events.GroupBroken, node: NodeId) -> Noted:
     """Other nodes may be able to load its state, or this one in a while. If it is damaged, no node is."""
     commands, instead = dissolve(trainer, event.reason), f"pilot resume {trainer.id} --from-scratch starts without it"
     if event.unloaded is Unloaded.DAMAGED:
         trainer.unread = Unread(now_s, now_s, event.reason)
         return Noted(commands, hold=f"held: its state cannot be loaded: {event.reason}; {instead}")
-    return _unread(now_s, trainer, node, commands, ("load its state", event.reason, instead))
+    return _unread(now_s, trainer, node, commands, "load its state", event.reason, instead)
 
 
 def _unread(
-    now_s: float, trainer: Trainer, node: NodeId, commands: list[Command], words: tuple[str, str, str]
+    now_s: float, trainer: Trainer, node: NodeId, commands: list[Command], task: str, reason: str, instead: str
 ) -> Noted:
-    """What ``node`` could not read, others may be able to, or this one in a while: until then the trainer gets others.
-    ``words``: what it could not do, why, and what a user can do if that lasts.
+    """Give the trainer other nodes for a while if ``node`` could not do its ``task``, because of files that others may
+    be able to read, or this one later. ``instead``: what a user can do if no node can for long.
     """
-    (what, reason, instead), earlier = words, trainer.unread
+    earlier = trainer.unread
     lately = earlier is not None and now_s - earlier.last_s < UNREAD_S + trainer.spec.warm_up_s
     since_s = earlier.since_s if earlier is not None and lately else now_s
     trainer.unread = Unread(since_s, now_s, reason)
     if now_s - since_s >= UNREAD_S:
-        minutes = f"held: for {UNREAD_S / 60:.0f} minutes no node could {what}"
-        return Noted(commands, hold=f"{minutes}: {reason}; {instead}")
+        hold = f"held: for {UNREAD_S / 60:.0f} minutes no node could {task}: {reason}; {instead}"
+        return Noted(commands, hold=hold)
     return Noted(commands, accusations=(Accusation(node, Stage.READ, reason, again_s=UNREAD_AGAIN_S),))
 
 
-def _who_kept_it(trainer: Trainer, forming: Group, event: GroupBroken) -> tuple[Accusation, ...]:
-    """Those that others cannot reach; if there are none, suspect the new nodes, since the others could form groups
-    before; of these, the one that noticed first.
+def _prevented(trainer: Trainer, event: events.GroupBroken) -> tuple[Accusation, ...]:
+    """Accuse the nodes that kept the group from forming: those that others cannot reach. If there are none, it was a
+    new one, since the others could form groups before; of several, the one that noticed first.
     """
+    assert trainer.forming is not None
+    members = trainer.forming.members
     if event.unreached:
-        return _cut_off(trainer, forming, event.unreached)
-    newcomers = tuple(n for n in forming.members if not trainer.holds_state(n))
-    suspects = newcomers if len(newcomers) < len(forming.members) else forming.members
+        return _cut_off(trainer, members, event.unreached)
+    newcomers = tuple(n for n in members if not trainer.holds_state(n))
+    suspects = newcomers if len(newcomers) < len(members) else members
     if len(suspects) > 1 and event.node is not None:
         suspects = tuple(n for n in suspects if n == event.node)
     reason = f"a group with it could not form: {event.reason}"
     return (Accusation(suspects[0], Stage.RUN, reason, 1),) if len(suspects) == 1 else ()
 
 
-def _cut_off(trainer: Trainer, group: Group, unreached: Sequence[tuple[NodeId, NodeId]]) -> tuple[Accusation, ...]:
-    """The fewest nodes, roughly, without which all others reach each other; never all that hold the state. If these are
-    more than half of them, it may be the network and pass, so they are accused late.
+def _cut_off(
+    trainer: Trainer, members: tuple[NodeId, ...], unreached: Sequence[tuple[NodeId, NodeId]]
+) -> tuple[Accusation, ...]:
+    """Accuse the fewest nodes, roughly, without which all others reach each other; never all that hold the state. If
+    these are more than half of them, it may be the network and pass, so they are accused late.
     """
-    members = group.members
     held = {node for node in members if trainer.holds_state(node)}
     cut, pairs = set[NodeId](), {frozenset(pair) for pair in unreached if set(pair) <= set(members)}
     while pairs:
@@ -332,10 +302,10 @@ def _cut_off(trainer: Trainer, group: Group, unreached: Sequence[tuple[NodeId, N
     if 2 * len(cut) > len(members) and trainer.broken_in_a_row < PASSING_BREAKS:
         return ()
     accused = [node for node in members if node in cut]
-    return tuple(Accusation(node, Stage.RUN, _who(node, unreached), fault=Fault.NODE) for node in accused)
+    return tuple(Accusation(node, Stage.RUN, _unreachable(node, unreached), fault=Fault.NODE) for node in accused)
 
 
-def _who(node: NodeId, unreached: Sequence[tuple[NodeId, NodeId]]) -> str:
+def _unreachable(node: NodeId, unreached: Sequence[tuple[NodeId, NodeId]]) -> str:
     others = list(dict.fromkeys(one for pair in unreached if node in pair for one in pair if one != node))
     more = f" and {len(others) - 3} more" if len(others) > 3 else ""
     return f"through the network it and {', '.join(others[:3])}{more} cannot reach each other"
@@ -343,16 +313,14 @@ def _who(node: NodeId, unreached: Sequence[tuple[NodeId, NodeId]]) -> str:
 
 def _broke(trainer: Trainer, reason: str, accusations: tuple[Accusation, ...] = ()) -> Noted:
     trainer.broken_in_a_row += 1
-    failure = ""
-    nodes_fault = any(accusation.fault is Fault.NODE for accusation in accusations)
-    if trainer.broken_in_a_row >= BREAKS_ALLOWED and not nodes_fault:
-        failure = (
-            f"{BREAKS_ALLOWED} of its groups broke in a row, without a new step in between; the last one: {reason}"
-        )
-    return Noted(dissolve(trainer, reason), failure, accusations)
+    commands = dissolve(trainer, reason)
+    if trainer.broken_in_a_row < BREAKS_ALLOWED or any(accusation.fault is Fault.NODE for accusation in accusations):
+        return Noted(commands, accusations=accusations)
+    times = f"{BREAKS_ALLOWED} of its groups broke in a row, without a new step in between"
+    return Noted(commands, f"{times}; the last one: {reason}")
 
 
-def _group_paused(trainer: Trainer, event: GroupPaused) -> Noted | None:
+def _group_paused(trainer: Trainer, event: events.GroupPaused) -> Noted | None:
     if trainer.group is None or event.generation != trainer.group.generation:
         return None
     commands = dissolve(trainer, "it paused after an agreed step")
@@ -360,36 +328,34 @@ def _group_paused(trainer: Trainer, event: GroupPaused) -> Noted | None:
     return Noted(commands)
 
 
-def _group_stalled(trainer: Trainer, event: GroupStalled) -> Noted | None:
-    groups = {g.generation: g for g in (trainer.group, trainer.forming) if g is not None}
-    group = groups.get(event.generation)
-    if group is None or trainer.looking in groups:
+def _group_stalled(trainer: Trainer, event: events.GroupStalled) -> Noted | None:
+    group = trainer.group_of(event.generation)
+    if group is None or trainer.group_of(trainer.examining) is not None:
         return None
-    trainer.looking, kill = group.generation, event.waited_s >= trainer.spec.patience_s
+    trainer.examining, kill = group.generation, event.waited_s >= trainer.spec.patience_s
     return Noted([ExamineGroup(trainer.id, group.generation, group.members, event.reason, kill)])
 
 
-def _group_examined(now_s: float, trainer: Trainer, event: GroupExamined) -> Noted | None:
+def _group_examined(trainer: Trainer, event: events.GroupExamined) -> Noted | None:
     """Agents kill lost members; slow ones are waited for. If all are waiting, they wait for one another."""
-    if event.generation != trainer.looking:
+    if event.generation != trainer.examining:
         return None
-    trainer.looking = NO_GENERATION
-    if not event.seen or any(seen is not StallFinding.WAITS for _, seen in event.seen):
+    trainer.examining = NO_GENERATION
+    group = trainer.group_of(event.generation)
+    if group is None or not event.seen or any(seen is not events.StallFinding.WAITS for _, seen in event.seen):
         return Noted()
-    reason = "its ranks all waited for one another"
-    group, forming = trainer.group, trainer.forming
-    if group is not None and group.generation == event.generation:
-        return _broke(trainer, reason, _cut_off(trainer, group, event.unreached))
-    if forming is not None and forming.generation == event.generation:
-        broken = GroupBroken(trainer.id, event.generation, reason, unreached=event.unreached)
-        return _group_broken(now_s, trainer, broken)
-    return Noted()
+    broken = events.GroupBroken(
+        trainer.id, group.generation, "its ranks all waited for one another", unreached=event.unreached
+    )
+    if group is trainer.forming:
+        return _broke(trainer, broken.reason, _prevented(trainer, broken))
+    return _broke(trainer, broken.reason, _cut_off(trainer, group.members, event.unreached))
 
 
-def _checkpoint_written(trainer: Trainer, event: CheckpointWritten) -> Noted | None:
+def _checkpoint_written(trainer: Trainer, event: events.CheckpointWritten) -> Noted | None:
     if event.node not in trainer.writing:
         return None
-    trainer.writing.pop(event.node, None)
+    del trainer.writing[event.node]
     if event.error:
         trainer.failed_writes += 1
     else:
@@ -397,14 +363,20 @@ def _checkpoint_written(trainer: Trainer, event: CheckpointWritten) -> Noted | N
     return Noted()
 
 
-def _script_checked(trainer: Trainer, event: ScriptChecked) -> Noted | None:
+def _checkpoint_published(trainer: Trainer, event: events.CheckpointPublished) -> Noted:
+    trainer.measured.wrote(event.alone_s)
+    trainer.saved_step = event.step
+    return Noted()
+
+
+def _script_checked(trainer: Trainer, event: events.ScriptChecked) -> Noted | None:
     if event.node != trainer.proof.node:
         return None
     trainer.proof = Proof(event.result, event.line)
-    return Noted(question=f"trainer {trainer.id} may grow" if trainer.stays_at() is None else "")
+    return Noted(replan=f"trainer {trainer.id} may grow" if trainer.stays_at() is None else "")
 
 
-def _progress(now_s: float, trainer: Trainer, event: Progress) -> Noted | None:
+def _progress(now_s: float, trainer: Trainer, event: events.Progress) -> Noted | None:
     if trainer.group is None or event.generation != trainer.group.generation:
         return None
     advanced = event.step > max(trainer.step, trainer.reached)

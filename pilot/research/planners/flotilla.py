@@ -1,4 +1,4 @@
-"""Planner ``flotilla``: who trains together at one pace (FLEET's Algorithm 1, ``createFlotilla``).
+"""Planner ``flotilla``: trainers that train together at one pace (FLEET's Algorithm 1, ``createFlotilla``).
 
 The trainer that is fastest on its smallest size, one node for most, sets the pace. Then the trainer that can come
 nearest to that pace joins, on as many nodes as that takes, as long as nodes are left; remaining nodes go to the slowest

@@ -8,8 +8,8 @@ Its four scenarios, by whether nodes idle and trainers wait:
    waits gets them; this is done once for each that waits, as long as some trainer can give;
 4. no node idle and no trainer waits: nothing changes.
 
-The paper leaves open how ties are broken (here: the earlier submitted first), what half of the nodes is if sizes are
-given (the largest size within it), and how often scenario 3 happens in one decision (here: for each that waits).
+The paper leaves open how ties are broken (here: the earlier submitted first), how nodes are halved if sizes are given
+(to the largest size within half), and how often scenario 3 happens in one decision (here: for each that waits).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pilot.core.plan.problem import Candidate, Plan, PlanStatus, Problem
 
 
 def plan(problem: Problem, limit_s: float = math.inf) -> Plan:  # noqa: ARG001  # the planners' signature
-    """What the rules give; the distance from any optimum is not known."""
+    """The plan of the rules; its distance from any optimum is not known."""
     counts = filled(problem, staying(problem))
     if all(counts[c.trainer] for c in problem.candidates):
         counts = _grown(problem, counts)

@@ -1,7 +1,7 @@
-"""What Huawei's rolling horizon looks at: each trainer's sizes, its speed on them and the work it has left (§4).
+"""The input and the formulation of Huawei's rolling horizon: each trainer's sizes, speeds and remaining work (§4).
 
 A trainer's *progress* after a step is the share of its remaining work that is done by then, at most 1. The objective
-is its sum over trainers and steps (eq. 1): s of eqs 2-4 is cumulative, so what is done early counts again at each later
+is its sum over trainers and steps (eq. 1): s of eqs 2-4 is cumulative, so early progress counts again at each later
 step.
 """
 
@@ -17,7 +17,7 @@ from pilot.core.pool.losses import NO_LOSS, LossRate
 from pilot.planners.model import linear
 
 STEPS = 5
-"""T: how many steps to look ahead (§5.1)."""
+"""T: the number of steps in the horizon (§5.1)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,22 +28,18 @@ class HuaweiJob:
     sizes: tuple[int, ...]  #: K, the counts that it may have
     speeds: tuple[float, ...]  #: how many times as fast as on one node it is with each
     demand_s: float  #: d, its remaining work in seconds on one node
-    shares: tuple[float, ...]  #: of ``demand_s``, what a step is expected to do with each size; 1 if that is all
+    shares: tuple[float, ...]  #: the share of ``demand_s`` that a step is expected to do with each size, at most 1
     held: int = 0  #: the nodes that it has now
     held_speed: float = 0.0  #: how many times as fast as on one node it is with them
-    #: what a change to more and to fewer nodes costs, at the rate before it (FreeTrain eq. 16); not in the paper, where
-    #: it is free
-    up_s: float = 0.0
-    #: what a change to more and to fewer nodes costs, at the rate before it (FreeTrain eq. 16); not in the paper, where
-    #: it is free
-    down_s: float = 0.0
+    up_s: float = 0.0  #: the cost of a change to more nodes, at the rate before it (FreeTrain eq. 16); 0 in the paper
+    down_s: float = 0.0  #: the cost of a change to fewer nodes
 
 
 def jobs_of(problem: Problem, steps: int = STEPS, losses: LossRate = NO_LOSS) -> list[HuaweiJob]:
     """The candidates that can have nodes, first come, first served: as many as fit with their smallest sizes.
 
     In the paper every job has at least n_min nodes in every step (eq. 15), so with more jobs than fit there is no
-    solution at all: here the remaining ones wait. ``losses``: what preemptions are expected; none in the paper.
+    solution at all: here the remaining ones wait. ``losses`` are the expected preemptions; none in the paper.
     """
     jobs, left = [], problem.nodes
     for index, candidate in enumerate(problem.candidates):
@@ -64,7 +60,7 @@ def sizes_of(candidate: Candidate, nodes: int) -> tuple[int, ...]:
 
 
 def counts_of(problem: Problem, jobs: Sequence[HuaweiJob], sizes: Sequence[int]) -> list[int]:
-    """In the candidates' order: what each job has in the first step, which alone is put in force, and 0."""
+    """The nodes in the first step, the only one that takes effect, in the candidates' order; 0 for those that wait."""
     counts = [0] * len(problem.candidates)
     for job, size in zip(jobs, sizes, strict=True):
         counts[job.index] = size
@@ -74,8 +70,8 @@ def counts_of(problem: Problem, jobs: Sequence[HuaweiJob], sizes: Sequence[int])
 def _job(
     index: int, candidate: Candidate, sizes: tuple[int, ...], step_s: float, steps: int, losses: LossRate
 ) -> HuaweiJob:
-    """If the remaining work is not known, it is what the largest size does in all steps. A loss of nodes costs a
-    rescale down, and one up when they are replaced: the course assumes that it regains its size.
+    """If the remaining work is not known, it is the work of the largest size in all steps. A loss of nodes costs a
+    rescale down, and one up when they are replaced: the schedule assumes that it regains its size.
     """
     single = candidate.value.single_node_rate()
     speeds = tuple(candidate.value.at(n) / single if single > 0 else 0.0 for n in sizes)
@@ -97,13 +93,13 @@ def _job(
 
 
 SCALE = 1e3
-"""Of the objective: what long trainers do in a step is a small share of them, and solvers' tolerances are absolute."""
+"""Factor of the objective: a step is a small share of a long trainer, and solvers' tolerances are absolute."""
 
 
 def build(problem: Problem, steps: int = STEPS, without: Collection[tuple[int, int, int]] = ()) -> ConcreteModel:
     """The compact formulation of ``problem`` (§4.4); ``counts`` reads the first step of it.
 
-    One binary per trainer, step and size says which size it has; its progress is their sum, at most 1::
+    One binary per trainer, step and size is 1 if it has that size; its progress is their sum, at most 1::
 
         maximize    sum over i, t of  done[i, t]                                              (1)
         subject to  done[i, t] <= 1                                                           (2)

@@ -1,9 +1,9 @@
-"""What a trainer has processed, what rescales and preemptions cost it, and how long it waited and trained."""
+"""A trainer's progress, the cost of its rescales and preemptions, and how long it waited and trained."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
@@ -39,7 +39,7 @@ class Account:
 
     ``later``: when another rate takes over, if more nodes take effect with a delay. ``changes``: its node counts, each
     with the time from which it holds. ``interruptions``: how often it was stopped while it trained. ``ended_s``: when
-    it met its end, whatever that was.
+    it ended in any way.
     """
 
     submission: WorkloadRow
@@ -58,6 +58,11 @@ class Account:
     def __post_init__(self) -> None:
         self.curve = self.submission.spec.curve or Curve.proportional()
         self.since_s = self.admitted_s
+
+    @property
+    def trainer(self) -> TrainerId:
+        """Its id."""
+        return self.submission.spec.trainer
 
     @property
     def completed(self) -> bool:
@@ -81,7 +86,7 @@ class Account:
         return gained
 
     def ends_s(self) -> float:
-        """When it meets its end if nothing changes; infinite without nodes, and if it hangs."""
+        """When it ends if nothing changes; infinite without nodes, and if it hangs."""
         if self.submission.ending is TrainerEnd.HANGS:
             return math.inf
         left, from_s = self.submission.samples - self.done, max(self.since_s, self.paused_until_s)
@@ -147,17 +152,16 @@ class TrainerTimes:
         return self.ended_s - self.submit_s
 
 
-def times_of(accounts: Mapping[TrainerId, Account]) -> list[TrainerTimes]:
+def times_of(accounts: Iterable[Account]) -> list[TrainerTimes]:
     """The times of all trainers that have ended, in the order in which they were admitted."""
-    return [_times(name, account, account.ended_s) for name, account in accounts.items() if account.ended_s is not None]
+    return [_times(account, account.ended_s) for account in accounts if account.ended_s is not None]
 
 
-def _times(name: TrainerId, account: Account, ended_s: float) -> TrainerTimes:
-    submit_s, least = account.submission.submit_s, account.submission.spec.min_nodes
-    spans = pairwise([*account.changes, (ended_s, 0)])
-    training_s = sum(until_s - since_s for (since_s, nodes), (until_s, _) in spans if nodes >= least)
-    waiting_s = max(0.0, ended_s - submit_s - training_s)
-    return TrainerTimes(name, submit_s, ended_s, waiting_s, training_s, account.submission.ending)
+def _times(account: Account, ended_s: float) -> TrainerTimes:
+    row, spans = account.submission, pairwise([*account.changes, (ended_s, 0)])
+    training_s = sum(until_s - since_s for (since_s, nodes), (until_s, _) in spans if nodes >= row.spec.min_nodes)
+    waiting_s = max(0.0, ended_s - row.submit_s - training_s)
+    return TrainerTimes(account.trainer, row.submit_s, ended_s, waiting_s, training_s, row.ending)
 
 
 def done_when(other: Sequence[TrainerTimes], count: int, these: Sequence[TrainerTimes]) -> int | None:

@@ -1,68 +1,31 @@
 """The simulator's driver: the same core that runs live, on a virtual clock.
 
-A trace and submissions make events; what the core asks for is done at once, except that a plan may take
-``solver_latency_s``. All of one virtual time is settled before progress is accounted: what matters is the net change of
-each trainer's nodes.
-
-What trainers whose curves the core does not know report about themselves in a replay.
+A trace and submissions make events; the core's commands take effect at once, except that a plan may take
+``solver_latency_s``. All events of one virtual time are settled before progress is accounted, by the net change of each
+trainer's nodes. Trainers whose curves the core does not know report their rates (:class:`Reports`).
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from random import Random
 from typing import assert_never
 
-from pilot.core.commands import (
-    AskTrial,
-    CheckScript,
-    CloseTrainer,
-    Command,
-    DissolveGroup,
-    DrainPool,
-    ExamineGroup,
-    FormGroup,
-    HoldTrainer,
-    PauseGroup,
-    ReleaseNode,
-    SetCheckpointInterval,
-    SetNodeAside,
-    Solve,
-    StartWorker,
-    StopWorker,
-    TellTrial,
-    WarnOfBudget,
-    WriteCheckpoint,
-)
+from pilot.core import commands, events
+from pilot.core.commands import Command, Solve
 from pilot.core.coordinator import Coordinator
 from pilot.core.curves.profile import REPORTS
-from pilot.core.events import (
-    CheckpointWritten,
-    DrainRequested,
-    Event,
-    ExitCause,
-    GroupExamined,
-    GroupFormed,
-    GroupPaused,
-    PlanReady,
-    PoolChanged,
-    Progress,
-    ScriptChecked,
-    TrainerCancelled,
-    TrainerFinished,
-    TrainerSubmitted,
-    WorkerExited,
-    WorkerReady,
-)
+from pilot.core.events import Event, Progress
 from pilot.core.ids import Generation, TrainerId
 from pilot.core.plan.problem import Plan, Problem
 from pilot.core.study.events import TrialAsked, TrialTold
 from pilot.core.trainer.proof import ProofState
 from pilot.core.trainer.trainer import Trainer
+from pilot.research.gpu_packing import GpuNodes
 from pilot.research.sim.accounting import Account, Accounting
 from pilot.research.sim.knowledge import MEASURED, TRUE_CURVES, Knowledge
 from pilot.research.sim.records import Moment, Records
@@ -102,7 +65,7 @@ class Reports:
         self, now_s: float, accounts: Mapping[TrainerId, Account], trainers: Mapping[TrainerId, Trainer]
     ) -> list[Progress]:
         """The reports that have come by ``now_s``."""
-        told: list[Progress] = []
+        reports: list[Progress] = []
         for name in [name for name, (due_s, _) in self.due.items() if due_s <= now_s]:
             _, left = self.due.pop(name)
             trainer, account = trainers.get(name), accounts.get(name)
@@ -111,22 +74,22 @@ class Reports:
             if left > 1 or trainer.profile.pin is not None:
                 self.due[name] = (now_s + EVERY_S, left - 1)
             rate = account.curve.at(len(trainer.group.members)) * math.exp(self.random.gauss(0.0, self.noise))
-            told.append(Progress(name, trainer.group.generation, 0, 0, int(account.done), rate))
-        return told
+            reports.append(Progress(name, trainer.group.generation, 0, 0, int(account.done), rate))
+        return reports
 
 
 class Completions(StrEnum):
     """When the core learns of completions and arrivals."""
 
     AT_ONCE = "at-once"
-    """When they happen (FreeTrain §3)."""
+    """At once (FreeTrain §3)."""
     AT_NODE_EVENTS = "at-node-events"
     """With the next change of the pool, as in the authors' replay code; a finished trainer's nodes idle until then."""
 
 
 @dataclass(frozen=True, slots=True)
 class SimConfig:
-    """How a replay runs, apart from what the core decides. An infinite ``until_s``: until nothing more can happen."""
+    """How a replay runs, apart from the core's decisions. An infinite ``until_s``: until no event is left."""
 
     until_s: float
     accounting: Accounting = Accounting.PAPER
@@ -135,13 +98,13 @@ class SimConfig:
     scale_up_delay_s: float = 0.0
     """More nodes take effect this much later (Huawei §5.5)."""
     knowledge: Knowledge = TRUE_CURVES
-    """What the core knows about scaling curves."""
+    """The scaling curves that the core knows."""
     measure_noise: float = 0.0
     """The relative standard deviation of a measured rate."""
 
 
 class Simulation:
-    """One replay. ``run`` may be stopped; ``records`` then holds what happened up to ``now_s``."""
+    """One replay. ``run`` may be stopped; ``records`` then end at ``now_s``."""
 
     def __init__(
         self,
@@ -167,8 +130,8 @@ class Simulation:
         self._plan_due_s = math.inf
 
     def run(self, stop: Callable[[], bool], tick: Callable[[float], None]) -> bool:
-        """Replay to ``until_s`` or to the end of the pool's budget, telling ``tick`` each virtual time; False where
-        ``stop`` said so before."""
+        """Replay to ``until_s`` or to the end of the pool's budget, passing each virtual time to ``tick``; returns
+        False if ``stop`` ended it before."""
         while (next_s := self._next_s()) < self.config.until_s and not self._drained:
             if stop():
                 return False
@@ -194,7 +157,7 @@ class Simulation:
 
     def _next_s(self) -> float:
         at_s = self._changes[0].time_s if self._changes else math.inf
-        at_s = min(at_s, self._plan_due_s, max(self.now_s, self.core.timers.due_s()), self._reports.due_s())
+        at_s = min(at_s, self._plan_due_s, max(self.now_s, self.core.due_s()), self._reports.due_s())
         if self.config.completions is Completions.AT_NODE_EVENTS:
             return at_s
         submitted_s = self._submissions[0].submit_s if self._submissions else math.inf
@@ -222,14 +185,14 @@ class Simulation:
 
     def _events(self, change: Change) -> list[Event]:
         """The events that the core gets at this time."""
-        changed = PoolChanged(change.joined, lost=change.left, cause="trace", ends=change.ends)
+        changed = events.PoolChanged(change.joined, lost=change.left, cause="trace", ends=change.ends)
         pool = [changed] if change.joined or change.left else []
         waits = not pool and self.config.completions is Completions.AT_NODE_EVENTS
-        if waits and min(self.core.timers.due_s(), self._reports.due_s()) > self.now_s:
+        if waits and min(self.core.due_s(), self._reports.due_s()) > self.now_s:
             return []
         reports = self._reports.take(self.now_s, self._running, self.core.trainers)
         heard: list[Event] = [*self._finished(), *self._progress(), *reports, *self._submitted()]
-        return [*heard, *pool, *self.core.timers.due(self.now_s)]
+        return [*heard, *pool, *self.core.due(self.now_s)]
 
     def _finished(self) -> list[Event]:
         done = [trainer for trainer, account in self._running.items() if account.is_done()]
@@ -240,16 +203,14 @@ class Simulation:
     def _end_of(self, name: TrainerId) -> Event:
         row, trainer = self._by_id[name], self.core.trainers[name]
         if row.ending is TrainerEnd.CANCELLED:
-            return TrainerCancelled(name)
+            return events.TrainerCancelled(name)
         if row.ending is TrainerEnd.FAILS:
-            return WorkerExited(name, next(iter(trainer.workers)), ExitCause.RAISED, "it has a bug")
-        return TrainerFinished(name, trainer.generation, 0, int(row.samples))
+            return events.WorkerExited(name, next(iter(trainer.workers)), events.ExitCause.RAISED, "it has a bug")
+        return events.TrainerFinished(name, trainer.generation, 0, int(row.samples))
 
     def _progress(self) -> list[Event]:
         """How far trainers have got, if problems include it; those between decisions do not."""
-        core = self.core
-        decides = not core.config.decide_every_s or core.awaited or core.timers.decision_s <= self.now_s
-        if not (core.config.timed and decides):
+        if not (self.core.config.timed and self.core.decides_now()):
             return []
         groups = {trainer: self.core.trainers[trainer].group for trainer in self._running}
         return [
@@ -259,28 +220,24 @@ class Simulation:
         ]
 
     def _submitted(self) -> list[Event]:
-        events: list[Event] = []
+        submitted: list[Event] = []
         while self._submissions and self._submissions[0].submit_s <= self.now_s:
-            events.append(TrainerSubmitted(self.config.knowledge.spec(self._submissions.popleft())))
-        return events
+            submitted.append(events.TrainerSubmitted(self.config.knowledge.spec(self._submissions.popleft())))
+        return submitted
 
-    def _lost(self, change: Change) -> dict[TrainerId, int]:
+    def _lost(self, change: Change) -> Counter[TrainerId]:
         """How many nodes each trainer loses."""
-        lost: dict[TrainerId, int] = {}
-        for node in change.left:
-            owner = self.core.pool.owner.get(node)
-            if owner is not None:
-                lost[owner] = lost.get(owner, 0) + 1
-        return lost
+        owner = self.core.pool.owner
+        return Counter(owner[node] for node in change.left if node in owner)
 
     # --- commands -------------------------------------------------------------------------------------------------
 
-    def _settle(self, events: Sequence[Event]) -> None:
-        """Hand ``events`` to the core and do what it asks for, until it asks for nothing more at this time.
+    def _settle(self, given: Sequence[Event]) -> None:
+        """Hand ``given`` events to the core and carry out its commands, until it has no more at this time.
 
         A plan is made last, so that a problem which another event of the same time changes is not solved.
         """
-        waiting = deque(events)
+        waiting = deque(given)
         while event := waiting.popleft() if waiting else self._plan():
             for command in self.core.handle(self.now_s, event):
                 answer = self._answer(command)
@@ -294,47 +251,47 @@ class Simulation:
         solve, self._solve, self._plan_due_s = self._solve, None, math.inf
         plan = self._planner(solve.problem)
         self.records.solved(solve.problem, plan)
-        return PlanReady(solve.plan_id, plan)
+        return events.PlanReady(solve.plan_id, plan)
 
     def _answer(self, command: Command) -> Event | None:
-        """Do what is asked for, at once."""
+        """Carry out a command, at once; returns the event that answers it."""
         match command:
-            case StartWorker(trainer, node):
-                return WorkerReady(trainer, node)
-            case StopWorker(trainer, node):
-                return WorkerExited(trainer, node, ExitCause.STOPPED)
-            case FormGroup(trainer, generation):
-                return GroupFormed(trainer, generation, 0)
-            case PauseGroup(trainer, generation):
-                return GroupPaused(trainer, generation, 0)
-            case ExamineGroup(trainer, generation):
-                return GroupExamined(trainer, generation, ())
-            case WriteCheckpoint(trainer, node):
-                return CheckpointWritten(trainer, node, 0)
-            case CheckScript(trainer, node):
-                return ScriptChecked(trainer, node, ProofState.PASSED, "as assumed in replays")
+            case commands.StartWorker(trainer, node):
+                return events.WorkerReady(trainer, node)
+            case commands.StopWorker(trainer, node):
+                return events.WorkerExited(trainer, node, events.ExitCause.STOPPED)
+            case commands.FormGroup(trainer, generation):
+                return events.GroupFormed(trainer, generation, 0)
+            case commands.PauseGroup(trainer, generation):
+                return events.GroupPaused(trainer, generation, 0)
+            case commands.ExamineGroup(trainer, generation):
+                return events.GroupExamined(trainer, generation, ())
+            case commands.WriteCheckpoint(trainer, node):
+                return events.CheckpointWritten(trainer, node, 0)
+            case commands.CheckScript(trainer, node):
+                return events.ScriptChecked(trainer, node, ProofState.PASSED, "as assumed in replays")
             case Solve():
                 self._solve, self._plan_due_s = command, self.now_s + self.config.solver_latency_s
                 return None
-            case DrainPool():
+            case commands.DrainPool():
                 self.records.budget_ended_s = self.now_s
-                return DrainRequested(command.reason)
-            case WarnOfBudget(None):
+                return events.DrainRequested(command.reason)
+            case commands.WarnOfBudget(None):
                 self.records.budget_warned_s = self.now_s
                 return None
-            case ReleaseNode(node):
-                return PoolChanged(lost=(node,), cause="released")
-            case AskTrial(study, number, spec):
+            case commands.ReleaseNode(node):
+                return events.PoolChanged(lost=(node,), cause="released")
+            case commands.AskTrial(study, number, spec):
                 return TrialAsked(study, number, spec, ())
-            case TellTrial(study, number):
+            case commands.TellTrial(study, number):
                 return TrialTold(study, number)
             case (
-                DissolveGroup()
-                | SetCheckpointInterval()
-                | SetNodeAside()
-                | HoldTrainer()
-                | WarnOfBudget()
-                | CloseTrainer()
+                commands.DissolveGroup()
+                | commands.SetCheckpointInterval()
+                | commands.SetNodeAside()
+                | commands.HoldTrainer()
+                | commands.WarnOfBudget()
+                | commands.CloseTrainer()
             ):
                 return None
             case _:
@@ -342,8 +299,8 @@ class Simulation:
 
     # --- accounts -------------------------------------------------------------------------------------------------
 
-    def _account(self, change: Change, lost: dict[TrainerId, int], gained: float) -> None:
-        """Charge what the net change of each trainer's nodes costs, and note the moment."""
+    def _account(self, change: Change, lost: Mapping[TrainerId, int], gained: float) -> None:
+        """Charge the cost of each trainer's net change of nodes, and record the moment."""
         self._open_accounts()
         preemption = rescale = 0.0
         pins: dict[TrainerId, int] = {}
@@ -360,7 +317,7 @@ class Simulation:
             weight = self.records.weight(account.submission)
             preemption += cost.preemption * weight
             rescale += cost.rescale * weight
-        self.records.note(
+        self.records.add(
             Moment(
                 time_s=self.now_s,
                 pool=len(self.core.pool),
@@ -379,8 +336,10 @@ class Simulation:
         self._pins = pins
 
     def _spread(self) -> int:
-        gpus = self.core.config.gpus
-        return 0 if gpus is None else sum(gpus.spread(self.core.trainers[name].target) for name in self._running)
+        gpus = self.core.config.packing
+        if not isinstance(gpus, GpuNodes):
+            return 0
+        return sum(gpus.spread(self.core.trainers[name].target) for name in self._running)
 
     def _open_accounts(self) -> None:
         for trainer in self.core.admitted():

@@ -1,7 +1,7 @@
-"""What the core knows about scaling curves in a replay; the true ones are in the curves file.
+"""The core's knowledge of scaling curves in a replay; the true ones are in the curves file.
 
-``truth``: that. ``measured``: what trainers report, with noise (:mod:`pilot.research.sim.driver`). ``guess:...``: what
-a user might have said before the first run, which the core then keeps; FreeTrain plans by such a curve if none was
+``truth``: the true curve. ``measured``: the rates that trainers report, with noise (:mod:`pilot.research.sim.driver`).
+``guess:...``: a user's guess before the first run, which the core keeps; FreeTrain plans by such a curve if none was
 measured (MalleTrain §5).
 """
 
@@ -39,12 +39,7 @@ ReadCurves = Sequence[tuple[Curve, Curve | None]]
 
 
 def check(know: str) -> str:
-    """``know``, if it is in the vocabulary.
-
-    Raises
-    ------
-    UserError : it is not
-    """
+    """``know``, if it is in the vocabulary. Raises UserError if it is not."""
     if know in (TRUTH, MEASURED, LINEAR, HUAWEI, OTHER, FACTOR) or _curve_index(know) is not None:
         return know
     spread = _spread(know)
@@ -55,16 +50,16 @@ def check(know: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Knowledge:
-    """What the core knows about each trainer."""
+    """The core's knowledge of each trainer."""
 
     know: str = TRUTH  #: a word of the vocabulary
     curves: ReadCurves = ()  #: of the curves file
-    profile: Profiling = Profiling.AUTO  #: how trainers are profiled if only what is measured is known
+    profile: Profiling = Profiling.AUTO  #: how trainers are profiled if their curves are measured
     seed: int = 0  #: of the random part of a guess
-    share: bool = False  #: trainers on one curve are assumed to run one script, and share what is measured
+    share: bool = False  #: trainers on one curve are assumed to run one script, and share measurements
 
     def spec(self, row: WorkloadRow) -> TrainerSpec:
-        """What the core knows about ``row``."""
+        """The spec of ``row`` as the core knows it."""
         if self.know == TRUTH:
             return row.spec
         if self.know == MEASURED:
@@ -96,13 +91,8 @@ TRUE_CURVES = Knowledge()
 
 
 def objective_name(curves: ReadCurves) -> str | None:
-    """Which shipped objective the values of the curves file are, for curves that the core does not know; None: the
-    file has no values.
-
-    Raises
-    ------
-    UserError : they are those of no shipped objective
-    """
+    """The shipped objective that gives the values of the curves file, for curves that the core does not know; None: the
+    file has no values. Raises UserError if no shipped objective gives them."""
     values = [(rate, value) for rate, value in curves if value is not None]
     if not values:
         return None
@@ -114,12 +104,12 @@ def objective_name(curves: ReadCurves) -> str | None:
 
 
 def _same(one: Curve, other: Curve) -> bool:
-    """Whether they have the same values, but for a rounding."""
+    """Whether both curves have the same values, up to rounding."""
     return all(math.isclose(one.at(n), other.at(n), rel_tol=1e-3) for n in other.nodes[1:])
 
 
 def huawei_curve(one: float, counts: Iterable[int]) -> Curve:
-    """That of every job of Huawei's paper (§5.1): each doubling of the nodes keeps 0.8 of the speed of a node."""
+    """The curve of all jobs in Huawei's paper (§5.1): each doubling of the nodes keeps 0.8 of the speed of a node."""
     return Curve.of((n, one * n * 0.8 ** math.log2(n)) for n in counts)
 
 
@@ -133,7 +123,7 @@ def _curve_index(know: str) -> int | None:
 
 
 def _spread(know: str) -> float:
-    """Of a random factor; not a number: ``know`` is something else."""
+    """The spread of the random factor in ``know``; NaN if it has none."""
     if know == FACTOR:
         return FACTOR_SD
     text = know.removeprefix(f"{FACTOR}:")

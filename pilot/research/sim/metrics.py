@@ -1,11 +1,10 @@
-"""What a replay shows: resource integral, U, costs, run times (FreeTrain §4.1 and §5).
-
-What it takes in a replay until curves are known: interruptions, and how soon plans are good.
-"""
+"""The metrics of a replay: resource integral, U, costs, run times (FreeTrain §4.1 and §5), interruptions, and how soon
+plans are good."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -100,13 +99,14 @@ def summarize(
     complete: bool,
     gpus: bool = False,
 ) -> Summary:
-    """Compute the metrics from what was noted; ``gpus``: a unit of the pool is a GPU."""
-    columns, meter, ended = records.columns(), IntegralMeter(records), times_of(accounts)
+    """Compute the metrics from the records; ``gpus``: a unit of the pool is a GPU."""
+    columns, meter, ended = records.columns(), IntegralMeter(records), times_of(accounts.values())
     scale = meter.scale
     costs = columns["preemption"] + columns["rescale"]
     # Paid at once in the paper's accounting; a physical pause is in the gains already.
     charged = costs if accounting is Accounting.PAPER else np.zeros_like(costs)
     end_s = float(columns["time_s"][-1]) if records.moments else 0.0
+    spans = meter.spans(0.0, end_s)
     changed = (columns["joined"] + columns["left"]) > 0
     per_event = scale / max(1, int(changed.sum()))
     work, static = meter.work(columns["gained"], charged, 0.0, end_s), meter.static_work(0.0, end_s)
@@ -116,7 +116,7 @@ def summarize(
         events=len(records.moments),
         pool_changes=int(changed.sum()),
         solves=len(records.solves),
-        plans=_plans(records),
+        plans=dict(sorted(Counter(solve.status.value for solve in records.solves).items())),
         eq_nodes=meter.eq_nodes(0.0, end_s),
         node_hours=meter.node_seconds(0.0, end_s) / 3600,
         unit=meter.unit,
@@ -124,22 +124,22 @@ def summarize(
         static_work=static * scale,
         efficiency=work / static if static else None,
         samples=sum(account.done for account in accounts.values()),
-        used=_share(columns["used"], columns["pool"], meter.spans(0.0, end_s)),
+        used=_share(columns["used"], columns["pool"], spans),
         preemption_per_event=float(columns["preemption"].sum()) * per_event,
         rescale_per_event=float(columns["rescale"].sum()) * per_event,
         return_on_rescale=_mean(returns_on_rescale(columns)),
         submitted=submitted,
         completed=sum(account.completed for account in accounts.values()),
-        interruptions=interruptions(accounts),
+        interruptions=_mean([account.interruptions for account in accounts.values()]) or 0.0,
         to_oracle_s=to_oracle_s(columns, records.admitted, accounts.values(), meter.best_rate),
-        profile_node_s=float(columns["profiled"] @ meter.spans(0.0, end_s)),
+        profile_node_s=float(columns["profiled"] @ spans),
         profile_cost=float(columns["profiling"].sum()) * scale,
         six_hours=tuple(_bins(meter, columns, charged, end_s)),
         run_times=tuple(_run_times(accounts.values())),
         mean_waiting_s=_mean([one.waiting_s for one in ended]),
         mean_training_s=_mean([one.training_s for one in ended]),
         mean_total_s=_mean([one.total_s for one in ended]),
-        mean_spread=_over_time(columns["spread"], meter.spans(0.0, end_s)) if gpus else None,
+        mean_spread=_share(columns["spread"], np.ones_like(columns["spread"]), spans) if gpus else None,
         budget_warned_h=_hours(records.budget_warned_s),
         budget_ended_h=_hours(records.budget_ended_s),
     )
@@ -170,7 +170,7 @@ class IntegralMeter:
         return held_s.clip(min=0.0)
 
     def work(self, gained: Floats, charged: Floats, start_s: float, end_s: float) -> float:
-        """A_e over [start_s, end_s): what was gained up to each moment, less what was charged at it."""
+        """A_e over [start_s, end_s): the gains up to each moment, less the charges at it."""
         since = np.append(self._time_s[:1], self._time_s[:-1])
         inside_s = np.minimum(self._time_s, end_s) - np.maximum(since, start_s)
         share = inside_s.clip(min=0.0) / np.maximum(self._time_s - since, 1e-12)
@@ -194,10 +194,10 @@ class IntegralMeter:
         return sum(self.best_rate(admitted, nodes) * seconds for admitted, seconds in held_s.items())
 
     def best_rate(self, admitted: Admitted, nodes: float) -> float:
-        """The best total rate of ``admitted`` on ``nodes`` nodes; linear between whole numbers of them."""
-        whole = math.floor(nodes)
-        low, high = self._best_rate(admitted, whole), self._best_rate(admitted, whole + 1)
-        return low + (high - low) * (nodes - whole)
+        """The best total rate of ``admitted`` on ``nodes`` nodes; linear between integers."""
+        count = math.floor(nodes)
+        low, high = self._best_rate(admitted, count), self._best_rate(admitted, count + 1)
+        return low + (high - low) * (nodes - count)
 
     def _best_rate(self, admitted: Admitted, nodes: int) -> float:
         if (admitted, nodes) not in self._best:
@@ -237,19 +237,10 @@ def _run_times(accounts: Iterable[Account]) -> Iterable[RunTimes]:
     return (RunTimes(curve, len(ran), sum(ran) / len(ran), max(ran)) for curve, ran in sorted(hours.items()))
 
 
-def _plans(records: Records) -> dict[str, int]:
-    statuses = [solve.status.value for solve in records.solves]
-    return {status: statuses.count(status) for status in sorted(set(statuses))}
-
-
-def _share(part: Floats, whole: Floats, spans: Floats) -> float:
-    total = float(whole @ spans)
-    return float(part @ spans) / total if total else 0.0
-
-
-def _over_time(values: Floats, spans: Floats) -> float:
-    total_s = float(spans.sum())
-    return float(values @ spans) / total_s if total_s else 0.0
+def _share(part: Floats, total: Floats, spans: Floats) -> float:
+    """The integral of ``part`` over time as a share of that of ``total``."""
+    integral = float(total @ spans)
+    return float(part @ spans) / integral if integral else 0.0
 
 
 def _mean(values: Floats | Sequence[float]) -> float | None:
@@ -257,15 +248,10 @@ def _mean(values: Floats | Sequence[float]) -> float | None:
 
 
 GOOD = 0.9
-"""Of the oracle's rate."""
+"""The share of the oracle's rate that counts as good."""
 
 BestRate = Callable[[Admitted, float], float]
 """The best total rate of trainers on a number of nodes."""
-
-
-def interruptions(accounts: Mapping[TrainerId, Account]) -> float:
-    """How often a trainer was interrupted, by preemptions and plans; the mean of all that were admitted."""
-    return sum(account.interruptions for account in accounts.values()) / len(accounts) if accounts else 0.0
 
 
 def to_oracle_s(

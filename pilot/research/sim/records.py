@@ -1,4 +1,4 @@
-"""What a replay notes as it goes: one row per virtual time, one per solve."""
+"""The records of a replay: one row per virtual time, one per solve."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ Admitted = tuple[tuple[Kind, int], ...]
 class Moment:
     """One virtual time, after it was settled.
 
-    ``gained`` is the work done since the moment before; ``preemption`` and ``rescale`` are what changes at this moment
-    cost, all three in node-seconds at the speed of one node. ``used`` nodes train, of ``pool``; ``profiled`` of them
-    under profiles. ``profiling`` is the part of ``rescale`` that was paid as a profile began, went on or ended.
+    ``gained`` is the work done since the moment before; ``preemption`` and ``rescale`` are the costs of this moment's
+    changes, all three in node-seconds at the speed of one node. ``used`` nodes train, of ``pool``; ``profiled`` of them
+    under profiles. ``profiling`` is the part of ``rescale`` that was paid as a profile began, continued or ended.
     ``spread``: if a unit of the pool is a GPU, the nodes that trainers span beyond the minimum.
     """
 
@@ -52,23 +52,13 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class SolveRecord:
-    """One solve: its size, how the plan was known to be, and the (wall-clock) times, which decide nothing."""
+    """One solve: its size, the plan's status, and the (wall-clock) times, which decide nothing."""
 
     nodes: int
     candidates: int
     status: PlanStatus
     build_s: float
     solve_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class TrainerCourse:
-    """A trainer's nodes over time: ``changes`` say when it had how many from then on, until ``end_s``."""
-
-    trainer: str
-    max_nodes: int
-    changes: tuple[tuple[float, int], ...]
-    end_s: float
 
 
 class Records:
@@ -92,8 +82,8 @@ class Records:
             weight = self._weights[submission.curve] = 1.0 / curve.single_node_rate()
         return weight
 
-    def note(self, moment: Moment, running: Sequence[WorkloadRow]) -> None:
-        """Note a settled moment and who shares the pool from it on."""
+    def add(self, moment: Moment, running: Sequence[WorkloadRow]) -> None:
+        """Record a settled moment and the trainers that share the pool from then on."""
         counts: dict[Kind, int] = {}
         for submission in running:
             spec = submission.spec
@@ -104,7 +94,7 @@ class Records:
         self.admitted.append(tuple(sorted(counts.items())))
 
     def solved(self, problem: Problem, plan: Plan) -> None:
-        """Note a solve."""
+        """Record a solve."""
         record = SolveRecord(problem.nodes, len(problem.candidates), plan.status, plan.build_s, plan.solve_s)
         self.solves.append(record)
 

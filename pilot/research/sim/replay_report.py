@@ -1,16 +1,13 @@
-"""A replay's report: one self-contained HTML page.
-
-Plots of replays as SVG (matplotlib, without a display).
-"""
+"""A replay's report: one self-contained HTML page with plots as SVG (matplotlib, without a display)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.axes import Axes
 
 from pilot.core.errors import UserError
 from pilot.history.figures import label, svg
@@ -20,6 +17,9 @@ from pilot.research.sim.metrics import U_IN_WORDS, returns_on_rescale
 from pilot.research.sim.sweep import Replay
 from pilot.research.traces.text_files import write_text
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 HOUR_S = 3600.0
 WIDTH, HEIGHT = 8, 3.2
 DrawReplay = Callable[..., None]
@@ -28,11 +28,11 @@ DrawReplay = Callable[..., None]
 
 def plots_of(replay: Replay) -> list[tuple[str, str]]:
     """(title, SVG) of every plot of one replay."""
-    courses = len(replay.courses)
-    those = f" (the {courses} with most work)" if replay.summary.submitted > courses else ""
+    shown = len(replay.busiest)
+    those = f" (the {shown} with most work)" if replay.summary.submitted > shown else ""
     draws: list[tuple[str, DrawReplay, float]] = [
         ("Pool size and use over time", _pool, HEIGHT),
-        *([(f"Trainers over time{those}", _trainers, 1.0 + 0.16 * courses)] if courses else []),
+        *([(f"Trainers over time{those}", _trainers, 1.0 + 0.16 * shown)] if shown else []),
         ("U by six hours (FreeTrain Fig 10)", _efficiency, HEIGHT),
         ("Preemption and rescale cost per event (Fig 11)", _costs, HEIGHT),
         ("Return on rescale investment (Fig 8)", _returns, HEIGHT),
@@ -66,16 +66,17 @@ def _pool(axes: Axes, replay: Replay) -> None:
 
 def _trainers(axes: Axes, replay: Replay) -> None:
     """A strip for each: the darker, the more of the nodes that it could use it has."""
-    for row, course in enumerate(replay.courses):
-        ends_s = [at_s for at_s, _ in course.changes[1:]] + [course.end_s]
-        held = [(a, e, nodes) for (a, nodes), e in zip(course.changes, ends_s, strict=False) if nodes and e > a]
+    for row, account in enumerate(replay.busiest):
+        ends_s = [at_s for at_s, _ in account.changes[1:]] + [account.ended_s or replay.summary.reached_h * HOUR_S]
+        held = [(a, e, nodes) for (a, nodes), e in zip(account.changes, ends_s, strict=False) if nodes and e > a]
+        most = account.submission.spec.max_nodes
         axes.broken_barh(
             [(start_s / HOUR_S, (end_s - start_s) / HOUR_S) for start_s, end_s, _ in held],
             (row - 0.42, 0.84),
-            facecolors=[(0.12, 0.47, 0.71, 0.25 + 0.75 * min(1.0, n / course.max_nodes)) for *_, n in held],
+            facecolors=[(0.12, 0.47, 0.71, 0.25 + 0.75 * min(1.0, n / most)) for *_, n in held],
             rasterized=True,
         )
-    axes.set_yticks(range(len(replay.courses)), [label(course.trainer) for course in replay.courses], fontsize=6)
+    axes.set_yticks(range(len(replay.busiest)), [label(account.trainer) for account in replay.busiest], fontsize=6)
     axes.set(xlabel="time (h); darker: more of its nodes", xlim=(0, replay.summary.reached_h or 1))
     axes.invert_yaxis()
 
@@ -158,21 +159,21 @@ def write_report(
 
 def sentences(replay: Replay) -> list[str]:
     """A replay in plain words, for readers who know neither the papers nor our terms."""
-    told, columns = replay.summary, replay.columns
+    summary, columns = replay.summary, replay.columns
     most, came, taken = int(columns["pool"].max(initial=0)), int(columns["joined"].sum()), int(columns["left"].sum())
-    said = [
-        f"In {duration(told.reached_h * HOUR_S)} of the trace up to {node_count(most)} were idle at once and"
-        f" {amount(told.eq_nodes)} on average: {amount(told.node_hours)} node-hours."
+    lines = [
+        f"In {duration(summary.reached_h * HOUR_S)} of the trace up to {node_count(most)} were idle at once and"
+        f" {amount(summary.eq_nodes)} on average: {amount(summary.node_hours)} node-hours."
         f" Nodes came {came:,} times and were taken {taken:,} times.",
-        f"{told.used:.0%} of that time went into training. {told.completed:,} of {told.submitted:,} trainers were"
-        f" completed; all of them processed {told.samples:,.0f} samples.",
+        f"{summary.used:.0%} of that time went into training. {summary.completed:,} of {summary.submitted:,} trainers"
+        f" were completed; all of them processed {summary.samples:,.0f} samples.",
     ]
-    if told.efficiency is not None:
-        said.append(
-            f"They trained {told.efficiency:.0%} of what {amount(told.eq_nodes)} dedicated nodes would have (U)."
+    if summary.efficiency is not None:
+        lines.append(
+            f"They trained {summary.efficiency:.0%} of what {amount(summary.eq_nodes)} dedicated nodes would have (U)."
         )
-    if (budget := replay.case.budget) is not None and told.budget_ended_h is not None:
-        said.append(f"Then its budget of {budget:g} node-hours was used up, and the pool drained.")
+    if (budget := replay.case.budget) is not None and summary.budget_ended_h is not None:
+        lines.append(f"Then its budget of {budget:g} node-hours was used up, and the pool drained.")
     elif budget is not None:
-        said.append(f"Of its budget of {budget:g} node-hours {told.node_hours / budget:.0%} was used.")
-    return said if told.complete else [*said, "The replay was interrupted before the end of the trace."]
+        lines.append(f"Of its budget of {budget:g} node-hours {summary.node_hours / budget:.0%} was used.")
+    return lines if summary.complete else [*lines, "The replay was interrupted before the end of the trace."]

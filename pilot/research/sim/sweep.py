@@ -8,7 +8,7 @@ import multiprocessing
 import multiprocessing.synchronize
 import os
 import signal
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -18,9 +18,8 @@ from pathlib import Path
 from pilot.core.config import CoordinatorConfig
 from pilot.core.coordinator import Coordinator
 from pilot.core.errors import PilotError, UserError
-from pilot.core.ids import TrainerId, natural_key
+from pilot.core.ids import natural_key
 from pilot.core.plan.arrivals import ARRIVALS_S
-from pilot.core.plan.assign import GpuNodes
 from pilot.core.plan.objective import Objective
 from pilot.core.pool.pool import NODE_ORDERS, TOPOLOGY, hostname_order
 from pilot.core.pool.topology import Topology
@@ -28,20 +27,21 @@ from pilot.core.trainer.spec import Profiling
 from pilot.host.system import die_with_parent
 from pilot.planners import TIMED, make, usual_objective
 from pilot.protocol.pool_status import Answer
+from pilot.research.gpu_packing import GpuNodes
 from pilot.research.sim.accounting import Account, Accounting, TrainerTimes, times_of
 from pilot.research.sim.driver import Completions, SimConfig, Simulation
 from pilot.research.sim.knowledge import TRUTH, Knowledge, ReadCurves, objective_name
 from pilot.research.sim.metrics import U_IN_WORDS, Summary, summarize
-from pilot.research.sim.records import SolveRecord, TrainerCourse
+from pilot.research.sim.records import SolveRecord
 from pilot.research.traces.changes import Change, read_changes, still_pool, with_ends
 from pilot.research.traces.fragments import Floats
 from pilot.research.traces.workload import Mishaps, WorkloadRow, befallen, read_curves, read_workload
-from pilot.site.node_pattern import NodePattern
+from pilot.site.hostlist import NodePattern
 
 GIVEN = "given"
 """The objective of the curves file (``objective_per_s``), else the planner's default."""
-COURSES_MAX = 40
-"""The courses of at most this many trainers are kept: a figure shows no more."""
+BUSIEST_MAX = 40
+"""Most trainers whose node counts over time are kept: a figure shows no more."""
 
 POLL_S = 0.2
 
@@ -88,25 +88,25 @@ class Case:
     fail_share: float = 0.0  #: share of trainers that fail
     cancel_share: float = 0.0  #: share of trainers that are cancelled
     scale_up_delay_s: float = 0.0  #: delay of starts and of added nodes
-    #: what the core knows of the curves: `truth`, a guess (`guess:linear` and others), or what is `measured`
+    #: the core's knowledge of the curves: `truth`, a guess (`guess:linear` and others), or `measured` ones
     know: str = TRUTH
     profile: str | None = None  #: `auto`, `inverse` or `never`; null: nothing is measured
     #: relative standard deviation of reported rates from the true ones; null: nothing is measured
     measure_noise: float | None = None
     seed: int = 1  #: seed of everything random: guesses, noise, mishaps
-    share_curves: bool = False  #: trainers on one curve share what is measured
+    share_curves: bool = False  #: trainers on one curve share measurements
     known_ends: float = 0.0  #: share of the leaving nodes whose time of leaving is known from when they join
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """The result of one case; all but the summary is for plots, and ``solves`` contain wall-clock times."""
+    """The result of one case; all but the summary is for plots and files, and ``solves`` contain wall-clock times."""
 
     case: Case
     summary: Summary
     columns: dict[str, Floats]
     solves: tuple[SolveRecord, ...]
-    courses: tuple[TrainerCourse, ...]
+    busiest: tuple[Account, ...]
     times: tuple[TrainerTimes, ...]
 
 
@@ -115,21 +115,22 @@ class ReplayAnswer(Answer, frozen=True):
 
     case: Case  #: the replay's options
     summary: Summary  #: its results
-    efficiency_is: str  #: what `efficiency` compares, in words
+    efficiency_is: str  #: the definition of `efficiency`, in words
 
 
 class ReplayList(Answer, frozen=True):
-    """What `pilot replay --json` prints; the output is deterministic."""
+    """The output of `pilot replay --json`, which is deterministic."""
 
     replays: list[ReplayAnswer]  #: the replays in the order of the option values
 
     @classmethod
     def of(cls, replays: Iterable[Replay]) -> ReplayList:
-        """What is told of these."""
-        told = [(r.case, r.summary, U_IN_WORDS.format(unit=r.summary.unit)) for r in replays]
-        return cls(
-            replays=[ReplayAnswer(case=case, summary=summary, efficiency_is=text) for case, summary, text in told]
-        )
+        """The printed part of ``replays``."""
+        answers = [
+            ReplayAnswer(case=r.case, summary=r.summary, efficiency_is=U_IN_WORDS.format(unit=r.summary.unit))
+            for r in replays
+        ]
+        return cls(replays=answers)
 
 
 ObjectiveOf = Callable[[str], Objective]
@@ -144,12 +145,8 @@ def run_case(
     stop: Callable[[], bool],
     tick: Callable[[float], None],
 ) -> Replay:
-    """Replay ``case``; ``tick`` is told the share done so far, and ``stop`` can end it early.
-
-    Raises
-    ------
-    UserError : something is wrong with a file or an option
-    """
+    """Replay ``case``; ``tick`` is called with the share done so far, and ``stop`` can end it early. Raises UserError
+    if something is wrong with a file or an option."""
     curves = read_curves(inputs.curves)
     submissions = _workload(inputs, case, curves)
     changes, until_s = _pool(inputs, case, submissions)
@@ -166,15 +163,15 @@ def run_case(
     planner = make(case.planner, case.solver, solve_limit_s)
     gpus = _gpu_nodes(changes, case.gpus_per_node) if case.gpus_per_node is not None else None
     topology = _topology(inputs, case)
-    core = Coordinator(replace(_core_config(case, objective_of, curves), gpus=gpus, topology=topology))
+    core = Coordinator(replace(_core_config(case, objective_of, curves), packing=gpus, topology=topology))
     simulation = Simulation(core, planner, changes, submissions, config)
     complete = simulation.run(stop, lambda now_s: tick(_share_done(simulation, now_s)))
     submitted = sum(submission.submit_s <= simulation.now_s for submission in submissions)
     records = simulation.records
     summary = summarize(records, simulation.accounts, config.accounting, submitted, complete, gpus is not None)
-    courses = _courses(simulation.accounts, simulation.now_s)
-    times = tuple(times_of(simulation.accounts))
-    return Replay(case, summary, records.columns(), tuple(records.solves), courses, times)
+    accounts = simulation.accounts.values()
+    times = tuple(times_of(accounts))
+    return Replay(case, summary, records.columns(), tuple(records.solves), _busiest(accounts), times)
 
 
 def _pool(inputs: Inputs, case: Case, submissions: Sequence[WorkloadRow]) -> tuple[list[Change], float]:
@@ -185,30 +182,24 @@ def _pool(inputs: Inputs, case: Case, submissions: Sequence[WorkloadRow]) -> tup
         if inputs.only_nodes:
             changes = _only(changes, inputs)
         if until_s <= 0:
-            raise UserError(f"{inputs.events}: all of its events are at time 0; say how long to replay (--hours)")
+            raise UserError(f"{inputs.events}: all events are at time 0; give the length of the replay (--hours)")
         return with_ends(changes, case.known_ends, case.seed) if case.known_ends else changes, until_s
     nodes = case.nodes or 1
     for row in submissions:
         if row.spec.min_nodes > nodes:
             raise UserError(f"trainer {row.spec.trainer} needs {row.spec.min_nodes} nodes, and the pool has {nodes}")
     if inputs.until_s is None and case.hang_share:
-        raise UserError("trainers that hang never end; say how long to replay (--hours)")
+        raise UserError("trainers that hang never end; give the length of the replay (--hours)")
     return [still_pool(nodes)], math.inf if inputs.until_s is None else inputs.until_s
 
 
 def _only(changes: Sequence[Change], inputs: Inputs) -> list[Change]:
     """The changes of the nodes that match ``inputs.only_nodes``."""
-    pattern = NodePattern.read(inputs.only_nodes)
-    parts = [
-        Change(
-            change.time_s, tuple(filter(pattern.matches, change.joined)), tuple(filter(pattern.matches, change.left))
-        )
-        for change in changes
-    ]
-    kept = [part for part in parts if part.joined or part.left]
-    if not kept:
-        raise UserError(f"{inputs.events}: it has no node that matches --only-nodes {inputs.only_nodes}")
-    return kept
+    matches = NodePattern.read(inputs.only_nodes).matches
+    parts = [Change(c.time_s, tuple(filter(matches, c.joined)), tuple(filter(matches, c.left))) for c in changes]
+    if found := [part for part in parts if part.joined or part.left]:
+        return found
+    raise UserError(f"{inputs.events}: it has no node that matches --only-nodes {inputs.only_nodes}")
 
 
 def _gpu_nodes(changes: Sequence[Change], per_node: int) -> GpuNodes:
@@ -226,7 +217,7 @@ def _topology(inputs: Inputs, case: Case) -> Topology | None:
     if case.gpus_per_node is not None:
         raise UserError("--node-order topology is about nodes; with --gpus-per-node the units of the pool are GPUs")
     if not inputs.topology:
-        raise UserError("--node-order topology: give --site, the name or file of a site that says its topology")
+        raise UserError("--node-order topology: give --site, the name or file of a site with a topology")
     return Topology(inputs.topology)
 
 
@@ -236,14 +227,10 @@ def _share_done(simulation: Simulation, now_s: float) -> float:
     return now_s / until_s if math.isfinite(until_s) else simulation.ended / simulation.submitted
 
 
-def _courses(accounts: Mapping[TrainerId, Account], end_s: float) -> tuple[TrainerCourse, ...]:
-    """The courses of the trainers that did the most, in the order in which they were admitted."""
-    most = sorted(accounts.values(), key=lambda account: -account.done)[:COURSES_MAX]
-    return tuple(
-        TrainerCourse(trainer, account.submission.spec.max_nodes, tuple(account.changes), account.ended_s or end_s)
-        for trainer, account in accounts.items()
-        if any(account is one for one in most)
-    )
+def _busiest(accounts: Collection[Account]) -> tuple[Account, ...]:
+    """The accounts of the trainers that did the most, in the order in which they were admitted."""
+    busiest = {account.trainer for account in sorted(accounts, key=lambda account: -account.done)[:BUSIEST_MAX]}
+    return tuple(account for account in accounts if account.trainer in busiest)
 
 
 def _core_config(case: Case, objective_of: ObjectiveOf, curves: ReadCurves) -> CoordinatorConfig:
@@ -276,11 +263,9 @@ def _workload(inputs: Inputs, case: Case, curves: ReadCurves) -> list[WorkloadRo
         if not 0 <= case.on_curve < len(curves):
             raise UserError(f"{inputs.curves}: no curve {case.on_curve}; it has 0 to {len(curves) - 1}")
         submissions = [s.on_curve(case.on_curve, curves) for s in submissions]
-    return submissions if case.objective == GIVEN else [_without_objective(s) for s in submissions]
-
-
-def _without_objective(submission: WorkloadRow) -> WorkloadRow:
-    return replace(submission, spec=replace(submission.spec, objective_curve=None))
+    if case.objective != GIVEN:
+        submissions = [replace(s, spec=replace(s.spec, objective_curve=None)) for s in submissions]
+    return submissions
 
 
 # --- many at once -----------------------------------------------------------------------------------------------------
@@ -294,40 +279,36 @@ def run_sweep(
     processes: int,
     progress: Callable[[float], None],
 ) -> list[Replay]:
-    """Replay ``cases`` in parallel; ``progress`` is told the overall share done so far.
+    """Replay ``cases`` in parallel; ``progress`` is called with the overall share done so far.
 
-    Ctrl-C stops cases that are running and skips those that have not started; each summary says how far its case got.
-
-    Raises
-    ------
-    UserError : something is wrong with a file or an option
-    PilotError : a process was killed
+    Ctrl-C stops running cases and skips those that have not started; each summary has the time that it reached. Raises
+    UserError if something is wrong with a file or an option. Raises PilotError if a process was killed.
     """
     context = multiprocessing.get_context("spawn")
     stop, shares = context.Event(), context.Array("d", len(cases), lock=False)
     with ProcessPoolExecutor(processes, context, _begin_process, (stop, shares, os.getpid())) as pool:
         run = functools.partial(_run_in_process, inputs, objective_of, solve_limit_s)
-        with _deaf_to_ctrl_c():
+        with _ignoring_ctrl_c():
             futures = [pool.submit(run, index, case) for index, case in enumerate(cases)]
         try:
             for _ in _until_done(futures):
                 progress(math.fsum(shares) / len(cases))
         except BaseException as error:
             # A second signal must not interrupt the cleaning up: timeout sends one to the process and one to its group.
-            with _deaf_to_ctrl_c():
+            with _ignoring_ctrl_c():
                 stop.set()
                 pool.shutdown(cancel_futures=True)
             if isinstance(error, BrokenProcessPool):
-                told = "a process of the replay was killed, perhaps for lack of memory; --processes limits how many run"
-                raise PilotError(told) from None
+                reason = "a process of the replay was killed, perhaps for lack of memory"
+                raise PilotError(f"{reason}; --processes limits how many run") from None
             if not isinstance(error, KeyboardInterrupt):
                 raise
     return [future.result() for future in futures if not future.cancelled()]
 
 
 @contextmanager
-def _deaf_to_ctrl_c() -> Iterator[None]:
-    """Ctrl-C reaches the whole process group; processes started in this block inherit this setting to ignore it."""
+def _ignoring_ctrl_c() -> Iterator[None]:
+    """Ctrl-C reaches the process group; processes started in this block inherit this setting."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield
@@ -346,18 +327,18 @@ def _until_done(futures: Sequence[Future[Replay]]) -> Iterator[None]:
 
 
 _process: list[tuple[Callable[[], bool], Callable[[int, float], None]]] = []
-"""What this process was started with: whether to stop, and how to report its progress."""
+"""The arguments of this process: whether to stop, and how to report its progress."""
 
 
 def _begin_process(stop: multiprocessing.synchronize.Event, shares: list[float], parent: int) -> None:
     die_with_parent(parent)
-    for number in (signal.SIGTERM, signal.SIGHUP):  # the whole process group gets them; the parent handles them
+    for number in (signal.SIGTERM, signal.SIGHUP):  # the process group gets them; the parent handles them
         signal.signal(number, lambda *_: None)
     _process.append((stop.is_set, shares.__setitem__))
 
 
 def _run_in_process(inputs: Inputs, objective_of: ObjectiveOf, solve_limit_s: float, index: int, case: Case) -> Replay:
-    ((stop, tell),) = _process
-    replay = run_case(inputs, case, objective_of, solve_limit_s, stop, functools.partial(tell, index))
-    tell(index, 1.0)
+    ((stop, report),) = _process
+    replay = run_case(inputs, case, objective_of, solve_limit_s, stop, functools.partial(report, index))
+    report(index, 1.0)
     return replay

@@ -1,6 +1,5 @@
-"""The trace format: which node joined or left the pool when (docs/traces.md).
-
-A trace that says in advance when some nodes will leave, as a scheduler's plans would.
+"""The trace format: which node joined or left the pool when (docs/traces.md), and traces in which some nodes' ends are
+known in advance, as from a scheduler's plans.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ HEADER = ("time_s", "node", "event")
 class Change:
     """Nodes that joined and left the pool at the same time, in the file's order: one event (FreeTrain §2.1).
 
-    ``ends``: when nodes that joined will leave, for those where this is known (:mod:`pilot.research.traces.changes`).
+    ``ends``: when nodes that joined will leave, if that is known (:func:`with_ends`).
     """
 
     time_s: float
@@ -40,13 +39,9 @@ class _Row:
 
 
 def stream_changes(path: Path) -> Iterator[Change]:
-    """Read and check a trace, one change at a time.
-
-    Raises
-    ------
-    UserError : with file and line, if the header is wrong, a row is malformed, times go back, a node joins that is in
-        the pool or leaves that is not, or a node joins and leaves at the same time; also if there are no rows
-    """
+    """Read and check a trace, one change at a time. Raises UserError, with file and line, if the header is wrong, a row
+    is malformed, times go back, a node joins that is in the pool or leaves that is not, or a node joins and leaves at
+    the same time; also if there are no rows."""
     pool: set[NodeId] = set()
     empty = True
     for time_s, rows in groupby(_rows(path), key=lambda row: row.time_s):
@@ -57,7 +52,7 @@ def stream_changes(path: Path) -> Iterator[Change]:
 
 
 def read_changes(path: Path) -> list[Change]:
-    """Read a whole trace; raises as :func:`stream_changes` does."""
+    """Read a trace; raises as :func:`stream_changes` does."""
     return list(stream_changes(path))
 
 
@@ -143,11 +138,11 @@ def _change(path: Path, time_s: float, rows: Sequence[_Row], pool: set[NodeId]) 
 
 
 def with_ends(changes: Sequence[Change], share: float, seed: int) -> list[Change]:
-    """``changes`` in which a ``share`` of the nodes that leave say so when they join, drawn with ``seed``."""
+    """``changes`` in which the ends of a ``share`` of the leaving nodes are known from when they join."""
     draw, leaves = Random(seed), dict[NodeId, float]()
-    told: list[Change] = []
+    known: list[Change] = []
     for change in reversed(changes):
         ends = [(node, leaves.pop(node)) for node in change.joined if node in leaves]
         leaves.update(dict.fromkeys(change.left, change.time_s))
-        told.append(replace(change, ends=tuple(end for end in ends if draw.random() < share)))
-    return told[::-1]
+        known.append(replace(change, ends=tuple(end for end in ends if draw.random() < share)))
+    return known[::-1]

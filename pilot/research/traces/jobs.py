@@ -41,12 +41,8 @@ MOST_HELD = 50_000_000
 
 
 def gathered(jobs: Iterable[TraceJob], log: str) -> list[TraceJob]:
-    """All ``jobs``, with one string per node however often it is named.
-
-    Raises
-    ------
-    UserError : the jobs name more nodes than any machine has, or hold more than we have room for
-    """
+    """All ``jobs``, with one string per node however often it is named. Raises UserError if the jobs name more nodes
+    than any machine has, or hold more than we have room for."""
     names: dict[NodeId, NodeId] = {}
     found: list[TraceJob] = []
     held = 0

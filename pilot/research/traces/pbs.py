@@ -24,11 +24,7 @@ def import_pbs(
     """The idle nodes of accounting logs, given in date order.
 
     A job with a start but no end ran until the log ended. Jobs of ``preemptable`` queues (including pilots) hold no
-    node, but show that their nodes exist.
-
-    Raises
-    ------
-    UserError : with file and line, if a record is malformed
+    node, but show that their nodes exist. Raises UserError, with file and line, if a record is malformed.
     """
     running: dict[str, TraceJob] = {}
     jobs: list[TraceJob] = []

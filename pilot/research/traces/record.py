@@ -1,6 +1,5 @@
-"""Recording a trace from a live scheduler, one poll at a time (FreeTrain §2.1).
-
-Which nodes of a live scheduler are idle now: Slurm's and PBS's own JSON, read by pure functions.
+"""Record a trace of a live scheduler's idle nodes, one poll at a time (FreeTrain §2.1). Slurm's and PBS's JSON is read
+by pure functions.
 """
 
 from __future__ import annotations

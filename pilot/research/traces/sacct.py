@@ -18,12 +18,8 @@ _NO_NODES = ("None assigned", "")
 
 
 def import_sacct(path: Path, nodes: Sequence[NodeId] | None = None, *, handover_s: float = HANDOVER_S) -> ImportedTrace:
-    """The idle nodes of a ``sacct --parsable2`` file; job steps are skipped, and times are taken as they are.
-
-    Raises
-    ------
-    UserError : with file and line, if a column is missing or a value is malformed
-    """
+    """The idle nodes of a ``sacct --parsable2`` file; job steps are skipped, and times are taken as they are. Raises
+    UserError, with file and line, if a column is missing or a value is malformed."""
     reader = csv.DictReader(read_lines(path), delimiter="|", quoting=csv.QUOTE_NONE)
     missing = [column for column in COLUMNS if column not in (reader.fieldnames or ())]
     if missing:

@@ -42,7 +42,7 @@ class TraceStatistics:
 
 
 class TracesAnswer(Answer, frozen=True):
-    """What `pilot trace stats --json` and `pilot trace synth --json` print."""
+    """The output of `pilot trace stats --json` and `pilot trace synth --json`."""
 
     traces: dict[str, TraceStatistics]  #: by file name; `source` is the trace that a synthetic one imitates
     #: Kolmogorov-Smirnov distance between the fragment lengths of a synthetic trace and its source; null: no synthetic

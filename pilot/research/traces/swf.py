@@ -1,6 +1,5 @@
-"""Standard Workload Format of the Parallel Workloads Archive (Feitelson et al.): jobs without node names.
-
-Node placement is simulated: first fit by node number.
+"""Standard Workload Format of the Parallel Workloads Archive (Feitelson et al.): jobs without node names. Placement is
+simulated, first fit by node number.
 """
 
 from __future__ import annotations
@@ -32,12 +31,8 @@ class _Run:
 
 
 def import_swf(path: Path, *, handover_s: float = HANDOVER_S) -> ImportedTrace:
-    """The idle nodes of an SWF log, with simulated placement.
-
-    Raises
-    ------
-    UserError : with file and line, if MaxNodes is missing or a line is malformed
-    """
+    """The idle nodes of an SWF log, with simulated placement. Raises UserError, with file and line, if MaxNodes is
+    missing or a line is malformed."""
     header: dict[str, int] = {}
     runs = list(_runs(path, header))
     machine = header.get("MaxNodes", 0)

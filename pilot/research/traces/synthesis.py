@@ -74,7 +74,7 @@ def _open_at_end(fragments: Sequence[Fragment], end_s: float) -> Iterator[Fragme
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What is published about a machine's idle nodes (FreeTrain Table 1, Fig 1).
+    """The published statistics of a machine's idle nodes (FreeTrain Table 1, Fig 1).
 
     ``short_fragments`` and ``short_node_time``: the share of fragments below 10 minutes, and of node-time in them
     (published only for Summit, and assumed for the others).

@@ -38,12 +38,8 @@ def bad_input(path: Path, line: int, message: str) -> UserError:
 
 
 def read_lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a text file, gzip or not (recognised by its first bytes), without holding it in memory.
-
-    Raises
-    ------
-    UserError : no such file, a truncated or damaged gzip file, or bytes that are not text
-    """
+    """Yield the lines of a text file, gzip or not (recognised by its first bytes), without holding it in memory. Raises
+    UserError for a missing file, a truncated or damaged gzip file, or bytes that are not text."""
     line = 0
     try:
         with open_regular(path) as file:
@@ -68,10 +64,7 @@ def read_lines(path: Path) -> Iterator[str]:
 
 def read_records(path: Path, lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
     """Yield the line number and fields of each record in the ``lines`` of a CSV file; an empty line has no fields.
-
-    Raises
-    ------
-    UserError : quotes that do not match within a line: everything up to the next quote would become one field
+    Raises UserError for quotes that do not match within a line: everything up to the next quote would become one field.
     """
     reader, line = csv.reader(lines, strict=True), 0
     unmatched = 'the quotes (") in this line do not match; drop them'
@@ -92,7 +85,7 @@ def _text(file: BinaryIO) -> IO[str]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a whole file, compressed if its name ends in ``.gz`` (no time stamp in it: same text, same bytes)."""
+    """Write a file, compressed if its name ends in ``.gz`` (no time stamp in it: same text, same bytes)."""
     data = text.encode()
     write_output(path, gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
 

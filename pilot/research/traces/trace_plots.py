@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from pilot.core.errors import UserError
 from pilot.history.figures import drawn
@@ -15,6 +15,9 @@ from pilot.host.output_files import write_output
 from pilot.research.traces.changes import Change
 from pilot.research.traces.fragments import pool_size
 from pilot.research.traces.statistics import change_chance, fragment_lengths, preemption_chance
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 WITHIN_S = (10, 20, 30, 45, 60, 90, 120, 170, 240, 300, 450, 600, 900, 1200)
 

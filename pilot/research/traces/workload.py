@@ -1,7 +1,5 @@
-"""The trainers of a replay: a CSV of trainers and a JSON of scaling curves (docs/traces.md).
-
-What may go wrong with the trainers of a replay (Huawei §5.4): estimates that are off, scripts with bugs, users who
-change their minds. Everything is drawn once per trainer, so it is the same whatever a planner does.
+"""The trainers of a replay: a CSV of trainers and a JSON of scaling curves (docs/traces.md), and their mishaps (Huawei
+§5.4): wrong estimates, bugs, cancellations. Mishaps are drawn once per trainer, so they do not depend on the planner.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ COLUMNS = ("trainer", "submit_s", "min_nodes", "max_nodes", "rescale_up_s", "res
 
 
 class TrainerEnd(StrEnum):
-    """What happens to a trainer in a replay once it has processed its samples."""
+    """How a trainer in a replay ends once it has processed its samples."""
 
     FINISHES = "finishes"
     CANCELLED = "cancelled"
@@ -50,9 +48,11 @@ class WorkloadRow:
 
     spec: TrainerSpec  #: as it is submitted; its curve is fixed
     submit_s: float  #: when, on the trace's clock
-    samples: float  #: how many it processes until its ``ending``; ``spec.samples`` is the whole work as planners see it
+    samples: (
+        float  #: how many it processes until its ``ending``; ``spec.samples`` is all of its work as planners see it
+    )
     curve: int  #: index of its scaling curve in the curves file; trainers that share one are of the same kind
-    ending: TrainerEnd = TrainerEnd.FINISHES  #: what happens then
+    ending: TrainerEnd = TrainerEnd.FINISHES  #: how it ends then
 
     def rescaled(self, factor: float) -> WorkloadRow:
         """The same trainer with its rescale costs multiplied by ``factor`` (FreeTrain §5.4.2)."""
@@ -60,12 +60,7 @@ class WorkloadRow:
         return replace(self, spec=replace(self.spec, rescale_up_s=up_s, rescale_down_s=down_s))
 
     def sized(self, sizes: Sequence[int]) -> WorkloadRow:
-        """The same trainer with those of ``sizes`` that lie within its bounds.
-
-        Raises
-        ------
-        UserError : no size does
-        """
+        """The same trainer with the ``sizes`` within its bounds. Raises UserError if no size does."""
         spec = self.spec
         fit = tuple(n for n in sizes if spec.min_nodes <= n <= spec.max_nodes)
         if not fit:
@@ -80,13 +75,8 @@ class WorkloadRow:
 
 
 def read_workload(trainers: Path, curves: Path) -> list[WorkloadRow]:
-    """Read the trainers in submission order.
-
-    Raises
-    ------
-    UserError : with file and line, if a column is missing, a value is invalid, a trainer's id is used twice, or a
-        curve's index is unknown
-    """
+    """Read the trainers in submission order. Raises UserError, with file and line, if a column is missing, a value is
+    invalid, a trainer's id is used twice, or a curve's index is unknown."""
     known = read_curves(curves)
     seen: set[str] = set()
     submissions = []
@@ -115,7 +105,7 @@ class _Row:
     def number(self, column: str, least: float = 0.0) -> float:
         return number(self.path, self.line, column, self.fields[column], least=least)
 
-    def whole(self, column: str, least: float = 0.0) -> int:
+    def integer(self, column: str, least: float = 0.0) -> int:
         value = self.number(column, least)
         if value != int(value):
             raise self.bad(f"{column} must be a whole number, got {value:g}")
@@ -178,14 +168,14 @@ def _curve(where: str, nodes: Any, per_s: Any) -> Curve:
 
 
 def _submission(row: _Row, curves: Sequence[tuple[Curve, Curve | None]]) -> WorkloadRow:
-    index = row.whole("curve")
+    index = row.integer("curve")
     if index >= len(curves):
         raise row.bad(f"curve {index} is unknown; the curves file has 0 to {len(curves) - 1}")
     return WorkloadRow(_spec(row, *curves[index]), row.number("submit_s"), row.number("samples"), index)
 
 
 def _spec(row: _Row, rate: Curve, objective: Curve | None) -> TrainerSpec:
-    min_nodes, max_nodes = row.whole("min_nodes", 1), row.whole("max_nodes", 1)
+    min_nodes, max_nodes = row.integer("min_nodes", 1), row.integer("max_nodes", 1)
     up_s, down_s = row.number("rescale_up_s"), row.number("rescale_down_s")
     priority = row.number(PRIORITY) if row.fields.get(PRIORITY) else 1.0
     budget = row.number(BUDGET) if row.fields.get(BUDGET) else None
@@ -214,12 +204,8 @@ BUG_WITHIN_S = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Mishaps:
-    """What share of the trainers meets each end, and how far off estimates are.
-
-    Raises
-    ------
-    UserError : shares that are not between 0 and 1, or add up to more than 1
-    """
+    """The share of trainers with each ending, and the error of estimates. Raises UserError for shares that are not
+    between 0 and 1, or add up to more than 1."""
 
     eta_noise: float = 0.0  #: planners see the true work times a factor between ``1 - eta_noise`` and ``1 + eta_noise``
     hang_share: float = 0.0  #: trainers that stop making progress within five minutes of training, and never end
@@ -246,8 +232,8 @@ def befallen(rows: Sequence[WorkloadRow], mishaps: Mishaps) -> list[WorkloadRow]
 
 
 def _befallen(row: WorkloadRow, mishaps: Mishaps, off: float, lot: float, when: float) -> WorkloadRow:
-    told = None if row.spec.samples is None else row.spec.samples * (1 + mishaps.eta_noise * off)
-    noisy = replace(row, spec=replace(row.spec, samples=told))
+    estimate = None if row.spec.samples is None else row.spec.samples * (1 + mishaps.eta_noise * off)
+    noisy = replace(row, spec=replace(row.spec, samples=estimate))
     curve = row.spec.curve
     bug_at = when * BUG_WITHIN_S * (curve.single_node_rate() if curve is not None else 1.0)
     for share, ending, samples in (

@@ -32,7 +32,7 @@ from pilot.core.errors import UserError
 from pilot.protocol import connection, wire
 from pilot.protocol.allowance import Allowance
 from pilot.protocol.connection import Connection, digest, new_token, owns
-from pilot.site.node_pattern import NodePattern
+from pilot.site.hostlist import NodePattern
 
 _JOB = re.compile(r"[A-Za-z0-9_.@:\[\]-]{0,128}")
 

@@ -1,8 +1,8 @@
-"""Combines what happens together into one event.
+"""Combines simultaneous changes of the pool into one event.
 
 If one job preempts twenty pilots, the pool should change once and regroup once, not twenty times. Everything about the
 pool is therefore delayed for a moment. So are reports of broken groups, because a killed member breaks its group and
-closes its connection at about the same time, and the loss says more.
+closes its connection at about the same time, and the loss explains more.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ GATHER_S = 0.05
 
 @dataclass(slots=True)
 class _Change:
-    """A :class:`PoolChanged` that is still growing. Dicts keep the order of what happened."""
+    """A :class:`PoolChanged` that is still growing, with its nodes in order."""
 
     joined: dict[NodeId, None] = field(default_factory=dict)
-    leaving: dict[NodeId, float] = field(default_factory=dict)
+    noticed: dict[NodeId, float] = field(default_factory=dict)
     lost: dict[NodeId, None] = field(default_factory=dict)
     ends: dict[NodeId, float | None] = field(default_factory=dict)
     causes: dict[str, None] = field(default_factory=dict)
 
     def __contains__(self, node: NodeId) -> bool:
-        return node in self.joined or node in self.leaving or node in self.lost
+        return node in self.joined or node in self.noticed or node in self.lost
 
     def event(self) -> PoolChanged:
-        deadline_s = min(self.leaving.values()) if self.leaving else None
+        deadline_s = min(self.noticed.values()) if self.noticed else None
         cause, ends = "; ".join(self.causes), tuple(self.ends.items())
-        return PoolChanged(tuple(self.joined), tuple(self.leaving), tuple(self.lost), deadline_s, cause, ends)
+        return PoolChanged(tuple(self.joined), tuple(self.noticed), tuple(self.lost), deadline_s, cause, ends)
 
 
 class Coalescer:
-    """Delays events for :data:`GATHER_S`. ``due_s`` says when to :meth:`take` them; None: there are none."""
+    """Delays events for :data:`GATHER_S`, until ``due_s``; None: there are none."""
 
     def __init__(self) -> None:
         self.due_s: float | None = None
@@ -47,9 +47,9 @@ class Coalescer:
         """``node`` registered."""
         self._change(now_s, node, "registered").joined[node] = None
 
-    def leaving(self, now_s: float, node: NodeId, deadline_s: float, cause: str) -> None:
+    def noticed(self, now_s: float, node: NodeId, deadline_s: float, cause: str) -> None:
         """``node`` was given notice and lives until ``deadline_s`` at the latest."""
-        self._change(now_s, node, cause).leaving[node] = deadline_s
+        self._change(now_s, node, cause).noticed[node] = deadline_s
 
     def ends(self, now_s: float, node: NodeId, at_s: float | None) -> None:
         """``node`` will have left by ``at_s``; None: that is no longer known."""
@@ -63,7 +63,8 @@ class Coalescer:
         self._change(now_s, node, cause).lost[node] = None
 
     def broken(self, now_s: float, event: GroupBroken) -> None:
-        """A group broke; the first report says why, unless a member could not load the state: that ended the rest."""
+        """A group broke; the first report has the reason, unless a member could not load the state: that ended the
+        rest."""
         of = (event.trainer, event.generation)
         self._broken[of] = event if event.unloaded is not None else self._broken.get(of, event)
         self._wait(now_s)

@@ -8,32 +8,20 @@ agent runs, and its texts are lines (:mod:`pilot.service.agents.intake`).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from pilot.core.coordinator import Coordinator
+from pilot.core import events
 from pilot.core.curves.curve import is_rate
-from pilot.core.events import (
-    CheckpointPublished,
-    CheckpointWritten,
-    CodeLoaded,
-    Event,
-    ExitCause,
-    GroupBroken,
-    GroupFormed,
-    GroupPaused,
-    LedgerRange,
-    Progress,
-    ScriptChecked,
-    TrainerFinished,
-    WorkerExited,
-    WorkerReady,
-)
+from pilot.core.events import Event
 from pilot.core.ids import Generation, NodeId, TrainerId
 from pilot.core.trainer.proof import ProofState
 from pilot.core.trainer.remaining_work import Goal
 from pilot.core.trainer.trainer import WorkerPhase
 from pilot.protocol import wire
-from pilot.service.agents.pending import Of, PendingCommands
+from pilot.service.agents.members import Rendezvous, StallChecks, Unreached, finding_of, group_of
+from pilot.service.agents.pending import Of
+from pilot.service.durability.live_driver import LiveDriver
 from pilot.submission.loaded_code import FILES_MAX
 
 log = logging.getLogger(__name__)
@@ -46,144 +34,187 @@ WORDS_MAX = 64
 MEASURE_MAX = 1e12
 """In seconds: 30,000 years. For rates, the core has limits: :data:`pilot.core.curves.curve.RATES`."""
 
-Broken = Callable[[GroupBroken], None]
+_DELAYING = {events.StallFinding.SLOW: "is slow", events.StallFinding.LOST: "was stuck and was restarted"}
 
 
 class Inbound:
-    """The translator; it only remembers which members of a group have paused."""
+    """Translates messages of agents. ``rendezvous`` sends the members of a forming group each other's addresses.
 
-    def __init__(self, core: Coordinator, pending: PendingCommands, broken: Broken) -> None:
-        self._core = core
-        self._pending = pending
-        self._broken = broken
+    It remembers which members of a group have paused, and the trainers with ``gaps`` in their ledgers: their progress
+    was not recorded while the disk was full.
+    """
+
+    def __init__(self, driver: LiveDriver, send: Callable[[NodeId, wire.Sent], None]) -> None:
+        core, pending = driver.core, driver.pending
+        self._driver, self._core, self._pending = driver, core, pending
+        self.rendezvous = Rendezvous(pending, send)
+        self.unreached = Unreached(pending)
+        self.stall_checks = StallChecks(core, pending)
+        self.gaps: dict[str, None] = {}
         self._paused: dict[Of, dict[NodeId, int]] = {}
+        self._handlers: dict[type[wire.Message], Callable[[NodeId, Any], Sequence[Event]]] = {
+            wire.WorkerReady: self._worker_ready,
+            wire.CodeLoaded: self._code_loaded,
+            wire.WorkerExited: self._worker_exited,
+            wire.RankAddress: self.rendezvous.arrived,
+            wire.RankJoined: self.rendezvous.joined,
+            wire.PeersUnreached: self.unreached.reported,
+            wire.GroupFormed: self._group_formed,
+            wire.GroupBroken: self._group_broken,
+            wire.RankPaused: self._rank_paused,
+            wire.RankStalled: self.stall_checks.rank_stalled,
+            wire.RankExamined: self._rank_examined,
+            wire.CheckpointWritten: self._checkpoint_written,
+            wire.ScriptChecked: self._script_checked,
+            wire.Progress: self._progress,
+            wire.TrainerFinished: self._trainer_finished,
+            wire.Remark: self._remark,
+        }
 
-    def worker_ready(self, node: NodeId, message: wire.WorkerReady) -> list[Event]:
+    def events_of(self, node: NodeId, message: wire.FromAgent) -> Sequence[Event] | None:
+        """The events that a message of ``node`` means; None: an agent does not send this."""
+        handler = self._handlers.get(type(message))
+        return None if handler is None else handler(node, message)
+
+    def _worker_ready(self, node: NodeId, message: wire.WorkerReady) -> list[Event]:
         """Completes ``StartWorker``."""
         trainer = TrainerId(message.trainer)
-        if (trainer, node) not in self._pending.starting:
-            return []
-        return [WorkerReady(trainer, node)]
+        return [events.WorkerReady(trainer, node)] if (trainer, node) in self._pending.starting else []
 
-    def code_loaded(self, node: NodeId, message: wire.CodeLoaded) -> list[Event]:
+    def _code_loaded(self, node: NodeId, message: wire.CodeLoaded) -> list[Event]:
         """What a worker has loaded, without what is known in the same version: most nodes report nothing new."""
         trainer = self._core.trainers.get(TrainerId(message.trainer))
         worker = trainer.workers.get(node) if trainer is not None else None
         if trainer is None or worker is None or worker.phase is WorkerPhase.STOPPING:
             return []
-        news = [(path, sha) for path, sha in sorted(message.files.items()) if trainer.code.get(path) != sha]
+        differing = [(path, sha) for path, sha in sorted(message.files.items()) if trainer.code.get(path) != sha]
         room = max(0, FILES_MAX - len(trainer.code))
-        changed, new = ([file for file in news if (file[0] in trainer.code) is known] for known in (True, False))
+        changed, new = ([file for file in differing if (file[0] in trainer.code) is known] for known in (True, False))
         files = (*changed, *new[:room])
-        return [CodeLoaded(trainer.id, node, files)] if files else []
+        return [events.CodeLoaded(trainer.id, node, files)] if files else []
 
-    def worker_exited(self, node: NodeId, message: wire.WorkerExited) -> list[Event]:
+    def _worker_exited(self, node: NodeId, message: wire.WorkerExited) -> list[Event]:
         """Completes ``StopWorker`` and ``StartWorker``, or reports that a worker ended by itself."""
         trainer = self._core.trainers.get(TrainerId(message.trainer))
         if trainer is None or node not in trainer.workers:
             return []
-        detail = message.detail
-        if message.log:
-            detail = f"{detail}\n(log: {message.log})"
-        return [WorkerExited(trainer.id, node, _cause(message.cause), detail)]
+        detail = f"{message.detail}\n(log: {message.log})" if message.log else message.detail
+        return [events.WorkerExited(trainer.id, node, _cause(message.cause), detail)]
 
-    def group_formed(self, node: NodeId, message: wire.GroupFormed) -> list[Event]:
+    def _group_formed(self, node: NodeId, message: wire.GroupFormed) -> list[Event]:
         """Completes ``FormGroup``."""
-        waiting = self._pending.forming.get(_of(message))
-        if waiting is None or waiting[0].members[0] != node:
+        of = group_of(message)
+        waiting = self._pending.forming.get(of)
+        if waiting is None or waiting.command.members[0] != node:
             return []
         identity = tuple(sorted(message.identity.items())[:WORDS_MAX])
-        return [
-            GroupFormed(*_of(message), message.step, message.resumed, identity, tuple(message.accepted[-WORDS_MAX:]))
-        ]
+        return [events.GroupFormed(*of, message.step, message.resumed, identity, tuple(message.accepted[-WORDS_MAX:]))]
 
-    def group_broken(self, node: NodeId, message: wire.GroupBroken) -> None:
-        """Completes ``FormGroup`` and ``PauseGroup``, or reports that a training group broke. Gathered by the
-        driver."""
+    def _group_broken(self, node: NodeId, message: wire.GroupBroken) -> list[Event]:
+        """Completes ``FormGroup`` and ``PauseGroup``, or reports that a training group broke."""
         trainer = self._core.trainers.get(TrainerId(message.trainer))
-        if trainer is None:
-            return
-        for group in (trainer.group, trainer.forming):
-            if group is not None and group.generation == message.generation and node in group.members:
-                self._broken(GroupBroken(*_of(message), f"{node}: {message.reason}", node, unloaded=message.unloaded))
+        groups = (trainer.group, trainer.forming) if trainer is not None else ()
+        broken = events.GroupBroken(*group_of(message), f"{node}: {message.reason}", node, unloaded=message.unloaded)
+        return [broken for g in groups if g is not None and g.generation == message.generation and node in g.members]
 
-    def rank_paused(self, node: NodeId, message: wire.RankPaused) -> list[Event]:
+    def _rank_paused(self, node: NodeId, message: wire.RankPaused) -> list[Event]:
         """Completes ``PauseGroup`` when the last member has reported."""
-        of = _of(message)
+        of = group_of(message)
         waiting = self._pending.pausing.get(of)
-        if waiting is None or node not in waiting[0].members:
+        if waiting is None or node not in waiting.command.members:
             return []
         steps = self._paused.setdefault(of, {})
         steps[node] = message.step
-        if len(steps) < len(waiting[0].members):
+        if len(steps) < len(waiting.command.members):
             return []
         del self._paused[of]
         if len(set(steps.values())) > 1:
-            return [GroupBroken(*of, f"its ranks paused after different steps: {steps}")]
-        return [GroupPaused(*of, message.step)]
+            return [events.GroupBroken(*of, f"its ranks paused after different steps: {steps}")]
+        return [events.GroupPaused(*of, message.step)]
 
-    def checkpoint_written(self, node: NodeId, message: wire.CheckpointWritten) -> list[Event]:
+    def _rank_examined(self, node: NodeId, message: wire.RankExamined) -> list[Event]:
+        """Completes ``ExamineGroup`` when the last member has been examined. Users see which node is slow or was stuck,
+        except that newcomers wait for the end of a long step.
+        """
+        trainer = self._core.trainers.get(TrainerId(message.trainer))
+        in_a_step = trainer is not None and trainer.group is not None and trainer.group.generation < message.generation
+        finding = finding_of(message)
+        expected = in_a_step and finding is events.StallFinding.SLOW
+        if finding in _DELAYING and not expected and self.stall_checks.awaits(node, message):
+            self.remark(message.trainer, f"{node} {_DELAYING[finding]}, the others wait for it: {message.detail}")
+        return [self.unreached.explained(event) for event in self.stall_checks.rank_examined(node, message)]
+
+    def _checkpoint_written(self, node: NodeId, message: wire.CheckpointWritten) -> list[Event]:
         """Reports the time of a write; completes ``WriteCheckpoint`` if it was requested."""
+        if message.error:
+            why = f"a checkpoint at step {message.step} failed on {node}: {message.error}"
+            self.remark(message.trainer, why, failed="checkpoint")
         trainer = self._core.trainers.get(TrainerId(message.trainer))
         if trainer is None or node not in trainer.workers:
             return []
         alone_s = _measured(message.alone_s) if message.path else None
-        out: list[Event] = [] if alone_s is None else [CheckpointPublished(trainer.id, message.step, alone_s)]
+        out: list[Event] = [] if alone_s is None else [events.CheckpointPublished(trainer.id, message.step, alone_s)]
         if message.asked and (trainer.id, node) in self._pending.writing:
-            out.append(CheckpointWritten(trainer.id, node, message.step, message.error))
+            out.append(events.CheckpointWritten(trainer.id, node, message.step, message.error))
         return out
 
-    def script_checked(self, node: NodeId, message: wire.ScriptChecked) -> list[Event]:
+    def _script_checked(self, node: NodeId, message: wire.ScriptChecked) -> list[Event]:
         """Completes ``CheckScript``."""
         trainer = TrainerId(message.trainer)
         if (trainer, node) not in self._pending.checking:
             return []
-        return [ScriptChecked(trainer, node, ProofState(message.result), message.text)]
+        return [events.ScriptChecked(trainer, node, ProofState(message.result), message.text)]
 
-    def progress(self, node: NodeId, message: wire.Progress) -> list[Event]:
-        """Progress from the leader of a group; also accepted late, because its ledger still counts."""
+    def _progress(self, node: NodeId, message: wire.Progress) -> list[Event]:
+        """events.Progress from the leader of a group; also accepted late, because its ledger still counts."""
+        if self._driver.overfull:
+            self.gaps[message.trainer] = None
+            return []
         if not self._leads(node, message):
             return []
         return [_progress(message, self._core.reports_of(TrainerId(message.trainer)))]
 
-    def trainer_finished(self, node: NodeId, message: wire.TrainerFinished) -> list[Event]:
+    def _trainer_finished(self, node: NodeId, message: wire.TrainerFinished) -> list[Event]:
         """The trainer ended; its last metrics are progress."""
         if not self._leads(node, message):
             return []
-        of, epoch = _of(message), self._core.trainers[TrainerId(message.trainer)].epoch
-        last = Progress(*of, message.step, epoch, message.samples, metrics=_metrics(message.metrics))
-        return [last, TrainerFinished(*of, message.step, message.samples)]
+        of, epoch = group_of(message), self._core.trainers[TrainerId(message.trainer)].epoch
+        last = events.Progress(*of, message.step, epoch, message.samples, metrics=_metrics(message.metrics))
+        return [last, events.TrainerFinished(*of, message.step, message.samples)]
+
+    def _remark(self, _node: NodeId, message: wire.Remark) -> list[Event]:
+        self.remark(message.trainer, message.text)
+        return []
+
+    def remark(self, trainer: str, text: str, **more: str) -> None:
+        """Journal a remark about a trainer, if there is one of this name."""
+        if TrainerId(trainer) in self._core.trainers:
+            self._driver.remark(trainer=trainer, text=text, **more)
 
     def _leads(self, node: NodeId, message: wire.Progress | wire.TrainerFinished) -> bool:
-        group = self._pending.groups.get(_of(message))
+        group = self._pending.groups.get(group_of(message))
         return group is not None and group.members[0] == node
 
 
-def _of(
-    message: wire.GroupFormed | wire.GroupBroken | wire.RankPaused | wire.Progress | wire.TrainerFinished,
-) -> Of:
-    return TrainerId(message.trainer), Generation(message.generation)
-
-
-def _cause(text: str) -> ExitCause:
+def _cause(text: str) -> events.ExitCause:
     try:
-        return ExitCause(text)
+        return events.ExitCause(text)
     except ValueError:
         log.warning("an agent gave an unknown cause for a worker's end: %r", text)
-        return ExitCause.DIED
+        return events.ExitCause.DIED
 
 
-def _progress(message: wire.Progress, reports: int) -> Progress:
-    """``reports``: how many are known. Those are told again, as some may have been lost; the journal has them once."""
-    return Progress(
-        *_of(message),
+def _progress(message: wire.Progress, reports: int) -> events.Progress:
+    """``reports``: how many are known. They are sent again, as some may have been lost; the journal has them once."""
+    return events.Progress(
+        *group_of(message),
         step=message.step,
         epoch=message.epoch,
         samples=message.samples,
         samples_per_s=message.samples_per_s if is_rate(message.samples_per_s) else None,
         stall_s=_measured(message.stall_s),
         rescale_s=_measured(message.rescale_s),
-        ledger=tuple(LedgerRange(Generation(row[0]), *row[1:]) for row in message.ledger),
+        ledger=tuple(events.LedgerRange(Generation(row[0]), *row[1:]) for row in message.ledger),
         metrics=_metrics(message.metrics),
         reports=tuple(row for row in message.reports[-REPORTS_MOST:] if row[0] > reports),
         total_samples=Goal.of(message.metrics).total_samples(message.epoch, message.step, message.samples),

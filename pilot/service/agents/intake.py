@@ -1,13 +1,12 @@
-"""What is taken from a pilot: what it may say, in lines that can be shown, and not more than is good for the journal.
+"""Which messages of a pilot are accepted: about itself or what it runs, with texts in lines that can be shown, and no
+more than is good for the journal.
 
 =============================================  ==================================================================
-what a pilot says                              it may, if
+message                                        accepted if
 =============================================  ==================================================================
-``Heartbeat``, ``Leaving``                     always: it is about itself (a pace only of a trainer that it runs)
-anything else                                  it has a worker of this trainer, or is a member of this generation
-… and what completes a command, or leads       :mod:`pilot.service.agents.inbound` and its neighbours look closer; of
-the
-                                               former, none is too much
+``Heartbeat``, ``Noticed``                     always: it is about itself (a pace only of a trainer that it runs)
+any other                                      it has a worker of this trainer, or is a member of this generation
+… that completes a command                     however many there are; :mod:`pilot.service.agents.inbound` checks more
 =============================================  ==================================================================
 """
 
@@ -27,10 +26,10 @@ from pilot.protocol.allowance import Allowance
 from pilot.service.agents.pending import PendingCommands
 
 FACTS_PER_S, FACTS_AT_ONCE = 10.0, 500
-"""Messages of a pilot that may be journaled; one that was cut off comes back with minutes of them."""
+"""Messages of a pilot that may be journaled; one that was cut off comes back with many of them."""
 
 WORDS_PER_S, WORDS_AT_ONCE = 0.2, 50
-"""Those of them that are kept for people to read."""
+"""Messages of a pilot that people read."""
 
 ROWS = 50
 """As many rows of ``Progress``, or files of ``CodeLoaded``, count as another message."""
@@ -38,23 +37,33 @@ ROWS = 50
 DETAIL_MAX = 8000
 """The end of a long text counts: errors are usually there."""
 
-TELL_EVERY_S = 60.0
+WARN_EVERY_S = 60.0
 
 _ABOUT_ITSELF = wire.Heartbeat | wire.Noticed
+_COMPLETING = (
+    wire.WorkerReady
+    | wire.WorkerExited
+    | wire.RankAddress
+    | wire.RankJoined
+    | wire.GroupFormed
+    | wire.GroupBroken
+    | wire.RankPaused
+    | wire.RankExamined
+)
 
 M = TypeVar("M", bound=wire.Message)
 
 
 @dataclass(slots=True)
-class Speech:
-    """How much one pilot may still say; how many messages it has said beyond that, and when that was told."""
+class Quota:
+    """How many messages one pilot may still send; how many were dropped, and when that was last reported."""
 
     facts: Allowance = field(default_factory=lambda: Allowance(FACTS_PER_S, FACTS_AT_ONCE, 0.0))
     words: Allowance = field(default_factory=lambda: Allowance(WORDS_PER_S, WORDS_AT_ONCE, 0.0))
     dropped: int = 0
-    told_s: float = -math.inf
+    warned_s: float = -math.inf
 
-    def takes(self, now_s: float, message: wire.FromAgent) -> bool:
+    def allows(self, now_s: float, message: wire.FromAgent) -> bool:
         """Whether ``message`` is within the limits; it is counted as dropped otherwise."""
         if isinstance(message, wire.Heartbeat):
             return True
@@ -62,37 +71,35 @@ class Speech:
         self.dropped += not taken
         return taken
 
-    def due(self, now_s: float) -> bool:
-        """Whether it is time to tell that messages were dropped."""
-        return self.dropped > 0 and now_s - self.told_s >= TELL_EVERY_S
-
-    def tell(self, now_s: float, node: NodeId) -> str:
-        """One line about those dropped since the last one."""
-        count, self.dropped, self.told_s = self.dropped, 0, now_s
-        return f"{count} messages of {node} were dropped: a pilot may say {FACTS_PER_S:g} things a second"
+    def warning(self, now_s: float, node: NodeId) -> str:
+        """One line about the messages dropped since the last one; "" if it is not time for it."""
+        if not self.dropped or now_s - self.warned_s < WARN_EVERY_S:
+            return ""
+        count, self.dropped, self.warned_s = self.dropped, 0, now_s
+        return f"{count} messages of {node} were dropped: a pilot may send {FACTS_PER_S:g} a second"
 
 
 class Intake:
-    """Takes pilots' messages; it only remembers who said too much."""
+    """Accepts pilots' messages; it remembers the quotas that were exceeded."""
 
     def __init__(self, core: Coordinator, pending: PendingCommands) -> None:
         self._core = core
         self._pending = pending
-        self._loud: dict[NodeId, Speech] = {}
+        self._exceeded: dict[NodeId, Quota] = {}
 
-    def taken(self, now_s: float, node: NodeId, speech: Speech, message: wire.FromAgent) -> wire.FromAgent | None:
-        """``message`` as it may be acted upon; None: it is too much, or about what ``node`` does not run."""
-        if not self._completes(node, message) and not speech.takes(now_s, message):
-            self._loud[node] = speech
+    def accepted(self, now_s: float, node: NodeId, quota: Quota, message: wire.FromAgent) -> wire.FromAgent | None:
+        """``message`` as it may be acted upon; None: it exceeds the quota, or is about a trainer that ``node`` does not
+        run."""
+        if not self._completes(node, message) and not quota.allows(now_s, message):
+            self._exceeded[node] = quota
             return None
         return in_lines(message) if self._is_own(node, message) else None
 
-    def dropped(self, now_s: float) -> list[str]:
-        """Lines about what was dropped, one a pilot, if it is time for them."""
-        due = [(node, speech) for node, speech in self._loud.items() if speech.due(now_s)]
-        for node, _ in due:
-            del self._loud[node]
-        return [speech.tell(now_s, node) for node, speech in due]
+    def warnings(self, now_s: float) -> list[str]:
+        """Lines about dropped messages, one a pilot, if it is time for them."""
+        found = {node: quota.warning(now_s, node) for node, quota in self._exceeded.items()}
+        self._exceeded = {node: quota for node, quota in self._exceeded.items() if not found[node]}
+        return list(filter(None, found.values()))
 
     def runs(self, node: NodeId, name: str) -> bool:
         """Whether ``node`` has a worker of the trainer ``name``."""
@@ -100,21 +107,17 @@ class Intake:
         return trainer is not None and node in trainer.workers
 
     def _completes(self, node: NodeId, message: wire.FromAgent) -> bool:
-        """Whether a command may wait for ``message``. It is never too much: each has an effect once, and a trainer that
-        waits for one that was dropped would wait for ever."""
+        """Whether a command may wait for ``message``. It needs no quota: each has an effect once, and a trainer would
+        wait for ever for one that was dropped."""
         match message:
-            case wire.WorkerReady() | wire.WorkerExited() | wire.RankAddress() | wire.RankJoined():
-                return True
             case wire.ScriptChecked():
                 return (TrainerId(message.trainer), node) in self._pending.checking
-            case wire.GroupFormed() | wire.GroupBroken() | wire.RankPaused() | wire.RankExamined():
-                return True
             case wire.CheckpointWritten():
                 return message.asked and (TrainerId(message.trainer), node) in self._pending.writing
             case wire.TrainerFinished():
                 trainer = self._core.trainers.get(TrainerId(message.trainer))
                 return trainer is not None and trainer.open
-        return False
+        return isinstance(message, _COMPLETING)
 
     def _is_own(self, node: NodeId, message: wire.FromAgent) -> bool:
         """Whether ``message`` is about what ``node`` runs. One that comes late may not be."""

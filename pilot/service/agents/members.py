@@ -1,14 +1,15 @@
 """What the members of a group report, gathered until all have.
 
 How the ranks of a forming group find each other: each rank's addresses are collected, then sent to all, and the leader
-says when MPI is up on all. A pilot may speak only for its own rank: what it sends is filed under its node, and another
-rank's key is refused. Then, which members cannot reach which, and what an examination of a group finds.
+reports when MPI is up on all. A pilot may speak only for its own rank: its addresses are filed under its node, and
+another rank's key is refused. Then, which members cannot reach which, and the findings of a group's examination.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from pilot.comm.pmi import PUTS_MAX, check_put
 from pilot.core.commands import FormGroup
@@ -17,16 +18,20 @@ from pilot.core.errors import ProtocolError
 from pilot.core.events import Event, GroupBroken, GroupExamined, GroupStalled, StallFinding
 from pilot.core.ids import Generation, NodeId, TrainerId
 from pilot.protocol import wire
-from pilot.protocol.wire import GroupAddresses, Message, PeersUnreached, RankAddress, RankJoined
 from pilot.service.agents.pending import Of, PendingCommands
 
 Puts = dict[str, str]
 
 
+def group_of(message: Any) -> Of:
+    """The group that a message with a trainer and a generation is about."""
+    return TrainerId(message.trainer), Generation(message.generation)
+
+
 @dataclass(slots=True)
-class _Filed:
-    """What was put in one group: the ``table``, ``whose`` each key is, and the endpoints of those nodes that have
-    ``arrived``.
+class _Addresses:
+    """The addresses of one group so far: the ``table``, ``whose`` each key is, and the endpoints of those nodes that
+    have ``arrived``.
     """
 
     arrived: dict[NodeId, str] = field(default_factory=dict)
@@ -35,45 +40,46 @@ class _Filed:
 
 
 class Rendezvous:
-    """``broken`` is called if a group cannot form because of what a member sent."""
+    """Sends the members of each forming group the addresses of all."""
 
-    def __init__(
-        self, pending: PendingCommands, send: Callable[[NodeId, Message], None], broken: Callable[[GroupBroken], None]
-    ) -> None:
+    def __init__(self, pending: PendingCommands, send: Callable[[NodeId, wire.Sent], None]) -> None:
         self._pending = pending
         self._send = send
-        self._broken = broken
-        self._filed: dict[Of, _Filed] = {}
+        self._addresses: dict[Of, _Addresses] = {}
         self._joined: set[Of] = set()
 
     def have_met(self, of: Of) -> bool:
         """Whether the members of a forming group have found each other: MPI is up on all of them."""
         return of in self._joined
 
-    def joined(self, node: NodeId, message: RankJoined) -> None:
+    def joined(self, node: NodeId, message: wire.RankJoined) -> list[Event]:
         """All ranks of a forming group are in MPI; ignored if ``node`` does not lead such a group."""
-        of = (TrainerId(message.trainer), Generation(message.generation))
+        of = group_of(message)
         self._joined.intersection_update(self._pending.forming)
         waiting = self._pending.forming.get(of)
-        if waiting is not None and node == waiting[0].members[0]:
+        if waiting is not None and node == waiting.command.members[0]:
             self._joined.add(of)
+        return []
 
-    def arrived(self, node: NodeId, message: RankAddress) -> None:
-        """A rank of a forming group is waiting for the others; ignored if no such group is forming with this node."""
-        of = (TrainerId(message.trainer), Generation(message.generation))
-        self._filed = {forming: filed for forming, filed in self._filed.items() if forming in self._pending.forming}
-        waiting = self._pending.forming.get(of)
-        if waiting is None or node not in waiting[0].members:
-            return
+    def arrived(self, node: NodeId, message: wire.RankAddress) -> list[Event]:
+        """A rank of a forming group is waiting for the others; ignored if no such group is forming with this node.
+        ``GroupBroken`` if a group cannot form because of what a member sent.
+        """
+        of, forming = group_of(message), self._pending.forming
+        self._addresses = {known: addresses for known, addresses in self._addresses.items() if known in forming}
+        waiting = forming.get(of)
+        if waiting is None or node not in waiting.command.members:
+            return []
         try:
             _check(message.puts)
-            self._file(waiting[0], node, message)
+            self._file(waiting.command, node, message)
         except ProtocolError as error:
-            self._broken(GroupBroken(*of, f"{node}: {error}"))
+            return [GroupBroken(*of, f"{node}: {error}")]
+        return []
 
-    def _file(self, group: FormGroup, node: NodeId, message: RankAddress) -> None:
+    def _file(self, group: FormGroup, node: NodeId, message: wire.RankAddress) -> None:
         of, puts = (group.trainer, group.generation), message.puts
-        filed = self._filed.setdefault(of, _Filed())
+        filed = self._addresses.setdefault(of, _Addresses())
         if any(filed.whose.get(key, node) != node for key in puts):
             raise ProtocolError("it sent an address key of another rank")
         filed.arrived[node] = message.endpoint
@@ -81,7 +87,7 @@ class Rendezvous:
         filed.table.update(puts)
         if len(filed.arrived) == len(group.members):
             endpoints = [filed.arrived[member] for member in group.members]
-            addresses = GroupAddresses(*of, self._filed.pop(of).table, endpoints)
+            addresses = wire.GroupAddresses(*of, self._addresses.pop(of).table, endpoints)
             for member in group.members:
                 self._send(member, addresses)
 
@@ -94,84 +100,83 @@ def _check(puts: Puts) -> None:
 
 
 class Unreached:
-    """What the members of the newest groups have reported last."""
+    """The latest reports of the newest groups' members about peers that they cannot reach."""
 
     def __init__(self, pending: PendingCommands) -> None:
         self._pending = pending
         self._by_group: dict[Of, dict[NodeId, list[NodeId]]] = {}
 
-    def told(self, node: NodeId, message: PeersUnreached) -> None:
-        """``node`` reports; ignored if it is not in such a group."""
-        groups, of = self._pending.groups, (TrainerId(message.trainer), Generation(message.generation))
+    def reported(self, node: NodeId, message: wire.PeersUnreached) -> list[Event]:
+        """Take a report; ignored if ``node`` is not in such a group."""
+        groups, of = self._pending.groups, group_of(message)
         self._by_group = {known: unreached for known, unreached in self._by_group.items() if known in groups}
         if of in groups and node in (members := groups[of].members):
             others = [members[rank] for rank in sorted(set(message.ranks)) if rank < len(members)]
             self._by_group.setdefault(of, {})[node] = [other for other in others if other != node]
+        return []
 
     def explained(self, event: Event) -> Event:
-        """``event``; if a group did not form or was looked at, with those of its members that cannot reach each
-        other.
-        """
+        """``event``; if a group did not form or was examined, with its members that cannot reach each other."""
         if not isinstance(event, GroupBroken | GroupExamined):
             return event
-        told = self._by_group.get((event.trainer, event.generation), {})
-        pairs = tuple((node, other) for node, others in told.items() for other in others)
+        reports = self._by_group.get((event.trainer, event.generation), {})
+        pairs = tuple((node, other) for node, others in reports.items() for other in others)
         return replace(event, unreached=pairs) if pairs else event
 
 
-LOOK_LIMIT_S = 15.0
+EXAMINE_LIMIT_S = 15.0
 """An agent's examination takes about two seconds."""
 
 
+def finding_of(message: wire.RankExamined) -> StallFinding:
+    """The finding that ``message`` names; ``UNKNOWN`` if there is no such finding."""
+    return next((finding for finding in StallFinding if finding.value == message.seen), StallFinding.UNKNOWN)
+
+
 class StallChecks:
-    """The translator; it only remembers who has answered."""
+    """Completes examinations; it remembers who has answered."""
 
     def __init__(self, core: Coordinator, pending: PendingCommands) -> None:
         self._core = core
         self._pending = pending
-        self._seen: dict[Of, dict[NodeId, StallFinding]] = {}
+        self._findings: dict[Of, dict[NodeId, StallFinding]] = {}
 
     def rank_stalled(self, node: NodeId, message: wire.RankStalled) -> list[Event]:
         """A member is waiting; ignored if its group is already being examined, or if it is not in the group."""
-        of = _of(message)
+        of = group_of(message)
         trainer = self._core.trainers.get(of[0])
         groups = (trainer.group, trainer.forming) if trainer is not None else ()
         group = next((group for group in groups if group is not None and group.generation == of[1]), None)
-        if group is None or node not in group.members or of in self._pending.looking:
+        if group is None or node not in group.members or of in self._pending.examining:
             return []
         what = f"the sums of step {message.step}" if message.summing else f"the other ranks after step {message.step}"
         return [GroupStalled(*of, f"{node} has waited {message.waited_s:.1f} s for {what}", message.waited_s)]
 
     def awaits(self, node: NodeId, message: wire.RankExamined) -> bool:
         """Whether ``message`` is the answer that ``node`` owes."""
-        waiting = self._pending.looking.get(_of(message))
-        return waiting is not None and node in waiting[0].members and node not in self._seen.get(_of(message), {})
+        of = group_of(message)
+        return self._examines(of, node) and node not in self._findings.get(of, {})
 
     def rank_examined(self, node: NodeId, message: wire.RankExamined) -> list[Event]:
         """Completes ``ExamineGroup`` when the last member has been examined."""
-        of = _of(message)
-        waiting = self._pending.looking.get(of)
-        if waiting is None or node not in waiting[0].members:
+        of = group_of(message)
+        if not self._examines(of, node):
             return []
-        seen = self._seen.setdefault(of, {})
-        seen[node] = _seen(message.seen)
-        return self._complete(of) if len(seen) == len(waiting[0].members) else []
+        findings = self._findings.setdefault(of, {})
+        findings[node] = finding_of(message)
+        return self._complete(of) if len(findings) == len(self._pending.examining[of].command.members) else []
 
     def overdue(self, now_s: float) -> list[Event]:
         """Completes examinations that have taken too long, and forgets those of dissolved groups."""
-        self._seen = {of: seen for of, seen in self._seen.items() if of in self._pending.looking}
-        late = [of for of, (_, since_s) in self._pending.looking.items() if now_s - since_s > LOOK_LIMIT_S]
+        examining = self._pending.examining
+        self._findings = {of: findings for of, findings in self._findings.items() if of in examining}
+        late = [of for of, given in examining.items() if now_s - given.since_s > EXAMINE_LIMIT_S]
         return [event for of in late for event in self._complete(of)]
 
+    def _examines(self, of: Of, node: NodeId) -> bool:
+        waiting = self._pending.examining.get(of)
+        return waiting is not None and node in waiting.command.members
+
     def _complete(self, of: Of) -> list[Event]:
-        seen = self._seen.pop(of, {})
-        command, _ = self._pending.looking[of]
-        return [GroupExamined(*of, tuple((node, seen.get(node, StallFinding.UNKNOWN)) for node in command.members))]
-
-
-def _of(message: wire.RankStalled | wire.RankExamined) -> Of:
-    return TrainerId(message.trainer), Generation(message.generation)
-
-
-def _seen(text: str) -> StallFinding:
-    return next((seen for seen in StallFinding if seen.value == text), StallFinding.UNKNOWN)
+        findings, members = self._findings.pop(of, {}), self._pending.examining[of].command.members
+        return [GroupExamined(*of, tuple((node, findings.get(node, StallFinding.UNKNOWN)) for node in members))]

@@ -1,7 +1,7 @@
 """The registered pilots, and when one counts as lost.
 
 ==========================================  ==================================================================
-what is known of a node                     it is lost
+the node                                    is lost
 ==========================================  ==================================================================
 its connection closed, notice was given     at once
 its connection closed                       after ``AWAY_S``, unless it registers again
@@ -12,23 +12,21 @@ it is silent (stopped, network cut)         after the site's ``silent_s``
 ==========================================  ==================================================================
 
 After a restart of the coordinator, its earlier nodes count as silent since the restart. A lost node never comes back:
-its pilot is told so, and joins again as a new one.
+its pilot gets ``Forgotten``, and joins again as a new one.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from pilot.core.ids import NodeId
-from pilot.history.words import node_names
 from pilot.protocol import wire
 from pilot.protocol.wire import StepTimes
 from pilot.service.agents.admission import Grant, Living, same_job
-from pilot.service.agents.intake import Speech
+from pilot.service.agents.intake import Quota
 from pilot.service.agents.server import Peer
-from pilot.service.agents.slow_nodes import KEPT, over
 from pilot.service.durability.restore import remember_lost
 from pilot.site.site import Site
 
@@ -37,14 +35,17 @@ AWAY_ALONE_S = 2.0
 DEAF_S = 1.0
 NOTICE_CHECK_S = 0.05
 
+TIMES_KEPT = 8
+"""How many of a node's newest measurements count: a bit more than a minute of short steps, or more of long ones."""
+
 Holders = Callable[[NodeId], Iterable[NodeId]]
 """The nodes that hold the same trainer's state as a node, including itself; empty if it holds no state."""
 
 
 @dataclass(slots=True)
 class Pilot:
-    """One node and its agent. ``hello`` is None for a node from before a restart that has not come back yet. ``paces``
-    are the newest ones of the trainer ``paced``.
+    """One node and its agent. ``hello`` is None for a node from before a restart that has not come back yet. ``times``
+    are the newest measurements of the trainer ``timed``.
     """
 
     node: NodeId
@@ -54,20 +55,25 @@ class Pilot:
     heard_s: float
     away_s: float | None = None
     leaving: str = ""
-    paced: str = ""
-    paces: deque[StepTimes] = field(default_factory=lambda: deque(maxlen=KEPT))
-    speech: Speech = field(default_factory=Speech)
+    timed: str = ""
+    times: deque[StepTimes] = field(default_factory=lambda: deque(maxlen=TIMES_KEPT))
+    quota: Quota = field(default_factory=Quota)
 
-    def took(self, trainer: str, pace: StepTimes) -> None:
-        """Its worker of ``trainer`` measured this."""
-        if trainer != self.paced:
-            self.paced = trainer
-            self.paces.clear()
-        self.paces.append(pace)
+    @property
+    def job(self) -> str | None:
+        """Its job, "" if it has none; None: it has not registered since a restart."""
+        return self.hello.job if self.hello is not None else None
 
-    def pace_of(self, trainer: str) -> StepTimes:
-        """Of its worker of ``trainer``, over what is kept."""
-        return over(self.paces if trainer == self.paced else ())
+    def measured(self, trainer: str, times: StepTimes) -> None:
+        """Take a measurement of its worker of ``trainer``."""
+        if trainer != self.timed:
+            self.timed = trainer
+            self.times.clear()
+        self.times.append(times)
+
+    def step_times(self, trainer: str) -> Iterable[StepTimes]:
+        """The newest measurements of its worker of ``trainer``."""
+        return self.times if trainer == self.timed else ()
 
     @property
     def here(self) -> bool:
@@ -91,7 +97,7 @@ class Roster:
     """The pilots by node. ``gone`` has the reasons of those that left.
 
     ``_by_heard`` has them in the order in which they were last heard from, ``_away`` has those whose connection closed,
-    so that lost ones are found without looking at the others.
+    so that lost ones are found without checking the others.
     """
 
     site: Site
@@ -122,7 +128,7 @@ class Roster:
         return known is None
 
     def versions(self) -> dict[NodeId, wire.Versions]:
-        """What is installed on the nodes that have said so."""
+        """The library versions of the nodes, as far as they are known."""
         return {pilot.node: pilot.hello.versions for pilot in self.pilots.values() if pilot.hello is not None}
 
     def others(self, grant: Grant, node: NodeId, hello: wire.Hello) -> list[Living]:
@@ -236,55 +242,3 @@ class Roster:
     def _answers(self, now_s: float, node: NodeId) -> bool:
         pilot = self.pilots.get(node)
         return pilot is not None and pilot.here and now_s - pilot.heard_s < self.site.silent_s
-
-
-LINES = 3
-"""How many differing sets of versions are told, one line each."""
-
-NONE = "none"
-_SO = "sums may differ in their last digits, and a state that one version saves may not load in another"
-
-Versions = Mapping[str, str]
-"""By name, as an agent reports them (``Hello.versions``)."""
-
-
-class VersionsSeen:
-    """The sets of versions that have been reported, so that a new one can be told when it comes."""
-
-    def __init__(self) -> None:
-        self._sets: set[tuple[tuple[str, str], ...]] = set()
-
-    def is_another(self, versions: Versions) -> bool:
-        """Whether there are others, and none is equal to these; after some, no more are told."""
-        known, this = len(self._sets), _key(versions)
-        if known <= LINES:
-            self._sets.add(this)
-        return 0 < known < len(self._sets)
-
-
-def differences(installed: Mapping[NodeId, Versions]) -> list[str]:
-    """One line for each set of versions that differs from the most frequent one; of two as frequent, the first."""
-    nodes: dict[tuple[tuple[str, str], ...], list[NodeId]] = {}
-    for node, versions in installed.items():
-        nodes.setdefault(_key(versions), []).append(node)
-    if len(nodes) < 2:
-        return []
-    usual = max(nodes, key=lambda each: len(nodes[each]))
-    others = [each for each in nodes if each != usual]
-    lines = [f"{_who(nodes[each])}: {_what(dict(each), dict(usual))}; {_SO}" for each in others[:LINES]]
-    if rest := [node for each in others[LINES:] for node in nodes[each]]:
-        lines.append(f"{_who(rest)}, too")
-    return lines
-
-
-def _key(versions: Versions) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted(versions.items()))
-
-
-def _who(nodes: list[NodeId]) -> str:
-    return f"{node_names(nodes)} {'has' if len(nodes) == 1 else 'have'} other versions than most nodes"
-
-
-def _what(these: Versions, usual: Versions) -> str:
-    pairs = [(name, these.get(name, NONE), usual.get(name, NONE)) for name in dict.fromkeys([*usual, *these])]
-    return ", ".join(f"{name} {this} instead of {that}" for name, this, that in pairs if this != that)

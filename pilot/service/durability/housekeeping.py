@@ -1,8 +1,8 @@
 """Limits what pilots leave in the run directory: files of ended jobs, logs of pilots that have left.
 
 A pool that is up for weeks has thousands of pilots; each job has up to four files (script, output, errors, status),
-each pilot a log per trainer. The newest are kept, because people look for those. A file that a running pilot writes to
-is never removed.
+each pilot a log per trainer. The newest stay, because people need those. A file that a running pilot writes to is never
+removed.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ EVERY_S = 600.0
 
 KEPT = 200
 KEPT_BYTES = 1 << 30
-"""What is kept, newest first: the files of this many ended jobs, and per trainer the logs of this many pilots; both are
-limited in bytes, too."""
+"""The files of this many ended jobs stay, and per trainer the logs of this many pilots; both are limited in bytes, too.
+The newest come first."""
 
 _FILE_OF_JOB = re.compile(r"(?P<job>pilot-[0-9a-f]{10}\.[0-9]+\.[0-9]+)(\.[a-z.]*)?")
 """Parsl's file names: the pool's name, the time, and the kind (script, output, …)."""
@@ -87,7 +87,7 @@ def _described(paths: list[Path]) -> _Files:
 
 
 def _beyond(found: list[_Files]) -> list[_Files]:
-    """Those beyond the limits. The input is sorted newest first; the very newest is kept whatever its size."""
+    """The files beyond the limits. The input is sorted newest first; the very newest stays whatever its size."""
     sizes = accumulate(files.bytes for files in found)
     counted = enumerate(zip(found, sizes, strict=True))
     return [files for n, (files, size) in counted if n >= KEPT or (n and size > KEPT_BYTES)]

@@ -1,4 +1,8 @@
-"""Appends to the journal in a separate thread, so that a slow disk never blocks the event loop."""
+"""Appends to the journal in a separate thread, so that a slow disk never blocks the event loop.
+
+It is home-made: SQLite's locks and write-ahead log are unsafe on network file systems, where run directories are, and
+one damaged page can cost a whole database; here, damage costs the lines that it hits, which people can read.
+"""
 
 from __future__ import annotations
 
@@ -63,9 +67,9 @@ class _End:
 class JournalWriter:
     """The only writer of a journal. Appends are in order; those that wait together share one fsync.
 
-    If there is no space (a full disk, a quota), they wait until there is, and ``trouble`` says so. After any other
-    error nothing more is written: the file ends with the last complete line that was acknowledged, and every later
-    append fails with the same :class:`JournalError`.
+    If there is no space (a full disk, a quota), they wait until there is, and ``trouble`` names the reason. After any
+    other error nothing more is written: the file ends with the last complete line that was acknowledged, and every
+    later append fails with the same :class:`JournalError`.
     """
 
     def __init__(self, path: Path, descriptor: int, header: Header, size: int, seq: int) -> None:
@@ -139,7 +143,7 @@ class JournalWriter:
         """The number of the last appended entry."""
         return self._seq
 
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether the file with the journal's name is the one that is written, with all of it. May have to wait for the
         disk; False also for a moment while a new segment begins."""
         try:

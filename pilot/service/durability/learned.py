@@ -1,8 +1,8 @@
-"""What one user's trainers measured on one site, kept for later pools: ``pilot/.learned/<site>/`` in the
-user's state directory.
+"""Measurements of one user's trainers on one site, for later pools: ``pilot/.learned/<site>/`` in the user's state
+directory.
 
 One file per trainer, named by its uid and published by rename, so that several pools may write at once. The newest
-:data:`KEPT` are kept. An unreadable or damaged file is ignored, which costs one more profile.
+:data:`KEPT` stay. An unreadable or damaged file is ignored, which costs one more profile.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Error = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
 class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What was measured of one trainer."""
+    """The measured rates of one trainer."""
 
     script: str  #: absolute path of its script
     #: number of nodes (increasing), samples per second on them, relative error of the rate (one standard deviation)
@@ -55,9 +55,9 @@ class Learned:
     folder: Path | None  #: where they are stored; None: nowhere
     site: str  #: its name
     found: dict[str, Measurement] = field(default_factory=dict)  #: by uid, oldest first
-    priors: Priors = ON_SUMMIT  #: what is expected of a trainer on this site before anything of it is measured
-    #: on how many node counts each trainer was measured and whether it had ended, at the last :meth:`news`
-    told: dict[TrainerUid, tuple[int, bool]] = field(default_factory=dict)
+    priors: Priors = ON_SUMMIT  #: the expectation of a trainer on this site before it is measured
+    #: on how many node counts each trainer was measured and whether it had ended, at the last :meth:`changes`
+    stored: dict[TrainerUid, tuple[int, bool]] = field(default_factory=dict)
 
     @classmethod
     def read(cls, folder: Path | None, site: str) -> Learned:
@@ -82,15 +82,15 @@ class Learned:
         curve = curve_of(estimates(known.known(), None, self.priors, spec.max_nodes))
         return replace(spec, curve=curve, curve_from=f"an earlier trainer on {self.site}")
 
-    def news(self, trainers: Iterable[Trainer]) -> list[tuple[TrainerUid, Measurement]]:
-        """What to write of ``trainers`` measured on two node counts or more: of those with a new count, and of those
+    def changes(self, trainers: Iterable[Trainer]) -> list[tuple[TrainerUid, Measurement]]:
+        """The measurements to write, of trainers measured on two node counts or more: those with a new count, and those
         that have ended since the last call."""
         found = []
         for trainer in trainers:
             points, uid = trainer.measured.points, trainer.spec.uid
             state = len(points), trainer.outcome is not None
-            if len(points) > 1 and trainer.spec.script and self.told.get(uid) != state:
-                self.told[uid] = state
+            if len(points) > 1 and trainer.spec.script and self.stored.get(uid) != state:
+                self.stored[uid] = state
                 found.append((uid, measurement(trainer.spec, points)))
         return found
 
@@ -105,11 +105,11 @@ class Learned:
             for path in _oldest_first(self.folder)[:-KEPT]:
                 path.unlink(missing_ok=True)
         except OSError as error:
-            log.warning("cannot keep what trainers measured in %s: %s", self.folder, error.strerror)
+            log.warning("cannot store what trainers measured in %s: %s", self.folder, error.strerror)
 
 
 def measurement(spec: TrainerSpec, points: Sequence[MeasuredRate]) -> Measurement:
-    """What to store about a trainer with at least two ``points``."""
+    """The measurement of a trainer with at least two ``points``."""
     rows = [(int(p.nodes), p.per_s, min(p.error, 1.0)) for p in points]
     return Measurement(spec.script, rows[:COUNTS_MOST])
 

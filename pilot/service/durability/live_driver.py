@@ -1,6 +1,7 @@
 """Drives the core: an event goes in, the decision is journaled, and its effects are carried out once that is on disk.
 
-All decisions are made in the core and recorded in the journal; everything here can be restored from it.
+All decisions are made in the core and recorded in the journal; everything here can be restored from it. The log has the
+sentences of ``pilot events``, with the numbers of their journal entries.
 """
 
 from __future__ import annotations
@@ -8,25 +9,30 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 
 from pilot.core import events
-from pilot.core.commands import Command, StartWorker
+from pilot.core.commands import Command
 from pilot.core.coordinator import Coordinator
-from pilot.core.ids import NodeId, TrainerId
-from pilot.core.pool.evidence import headline
 from pilot.history.monitor import Monitor
-from pilot.history.words import node_count, node_names
+from pilot.history.story import Story, Topic
+from pilot.rundir.entries import Decision, Entry, JournalNote
 from pilot.rundir.journal import Header
 from pilot.service.agents.pending import PendingCommands
 from pilot.service.durability.journal_writer import JournalWriter
 from pilot.service.durability.restore import Books, Restored, taken
 
+log = logging.getLogger(__name__)
+
 WAITING_MAX = 64 << 20
 """Journal bytes that may wait in memory for space on the disk: hours of reports from several trainers."""
 
-Perform = Callable[[Command], None]
+Perform = Callable[[Command, int], None]
+"""Carries out a command of the journal entry with this number."""
+
+_LOGGED = frozenset({Topic.TRAINER, Topic.PLAN, Topic.GROUP, Topic.POOL})
+"""The service logs each node's connection itself; checkpoints would fill the log."""
 
 
 class Clock:
@@ -48,7 +54,8 @@ class LiveDriver:
         self.books = Books.beside(core)
         self.clock = clock
         self._journal = journal
-        self._queue: asyncio.Queue[tuple[Future[None], list[Command]]] = asyncio.Queue()
+        self._queue: asyncio.Queue[tuple[Future[None], list[Command], int]] = asyncio.Queue()
+        self._story = Story(0.0)
         self._changed = asyncio.Event()
 
     @property
@@ -74,6 +81,10 @@ class LiveDriver:
     def adopt(self, restored: Restored) -> None:
         """Continue from an earlier life of this coordinator; its effects were carried out then."""
         self.core, self.books = restored.core, restored.books
+        starting = [given.command for given in self.pending.starting.values()]
+        forming = [given.command for given in self.pending.forming.values()]
+        known = events.PoolChanged(noticed=tuple(self.core.pool.leaving))
+        self._story.events_of(Decision(0, self.clock(), known, (*starting, *forming)))
 
     def reopen(self, header: Header, *, pilots_come_back: bool) -> None:
         """A drained pool is up again, under the last configuration of ``header``. Must come first.
@@ -89,9 +100,14 @@ class LiveDriver:
         """Pass ``event`` to the core now. The future completes when the decision is on disk."""
         now_s = self.clock()
         commands = self.core.handle(now_s, event)
-        self._note(now_s, event, commands)
+        seq = self._journal.last_seq + 1
+        self.books.note(now_s, event, commands, seq)
+        self._tell(Decision(seq, now_s, event, tuple(commands)))
         written = self._journal.decided(now_s, event, commands)
-        self._queue.put_nowait((written, commands))
+        self._queue.put_nowait((written, commands, seq))
+        if commands or not isinstance(event, events.Progress):
+            self._changed.set()
+            self._changed = asyncio.Event()
         if self._journal.segment_is_long and not self.core.draining:  # the last segment must show that it was drained
             self.begin_segment()
         return written
@@ -101,9 +117,10 @@ class LiveDriver:
         self._journal.end_segment(self.clock(), *taken(self.core, self.books, self._journal.last_seq))
 
     def remark(self, **note: str | float | None) -> None:
-        """Journal a note that does not affect the core; most are for people."""
+        """Journal and log a note that does not affect the core; most are for people."""
         now_s = self.clock()
         self.books.remark(now_s, note)
+        self._tell(JournalNote(self._journal.last_seq + 1, now_s, dict(note)))
         self._journal.note(now_s, dict(note))
 
     async def run(self, perform: Perform) -> None:
@@ -115,61 +132,17 @@ class LiveDriver:
             The journal cannot be written: stop.
         """
         while True:
-            written, commands = await self._queue.get()
+            written, commands, seq = await self._queue.get()
             await asyncio.wrap_future(written)
             for command in commands:
-                perform(command)
+                perform(command, seq)
 
     async def wait_for_change(self) -> None:
         """Wait until something happens other than trainers' steps, which have no consequences."""
         await self._changed.wait()
 
-    def _note(self, now_s: float, event: events.Event, commands: list[Command]) -> None:
-        self.books.note(now_s, event, commands)
-        tell(event, commands, self.monitor)
-        if commands or not isinstance(event, events.Progress):
-            self._changed.set()
-            self._changed = asyncio.Event()
-
-
-log = logging.getLogger(__name__)
-
-
-def tell(event: events.Event, commands: Sequence[Command], monitor: Monitor) -> None:
-    """Log what ``event`` and ``commands`` mean; ``monitor`` has processed them already."""
-    for line in (*_of_event(event, monitor), *_of_commands(commands)):
-        log.info("%s", line)
-
-
-def _of_event(event: events.Event, monitor: Monitor) -> Iterator[str]:
-    match event:
-        case events.PlanReady():
-            yield from (text for at_s, text in monitor.decisions if at_s == monitor.now_s)
-        case events.WorkerReady():
-            yield f"{event.trainer}: ready on {event.node}"
-        case events.WorkerSlow():
-            yield f"{event.trainer}: still starting on {event.node}; the others do not wait for it"
-        case events.WorkerExited() if event.cause not in (events.ExitCause.STOPPED, events.ExitCause.UNREAD):
-            yield f"{event.trainer}: {event.cause} on {event.node}: {headline(event.detail)}"
-        case events.GroupFormed():
-            record = monitor.trainers.get(event.trainer)
-            nodes = node_count(record.nodes) if record is not None else "no node"
-            whence = "" if event.resumed is None else " from a checkpoint" if event.resumed else " from scratch"
-            yield f"{event.trainer}: training on {nodes}{whence} at step {event.step}"
-        case events.GroupBroken() | events.GroupStalled():
-            what = "its group broke" if isinstance(event, events.GroupBroken) else "its group stalls"
-            yield f"{event.trainer}: {what}: {headline(event.reason)}"
-        case events.ScriptChecked():
-            yield f"{event.trainer}: its script, checked on {event.node}: {event.result}: {event.line}"
-        case events.GroupPaused():
-            yield f"{event.trainer}: paused at step {event.step}"
-        case _:
-            pass
-
-
-def _of_commands(commands: Sequence[Command]) -> Iterator[str]:
-    starting: dict[TrainerId, list[NodeId]] = {}
-    for command in commands:
-        if isinstance(command, StartWorker):
-            starting.setdefault(command.trainer, []).append(command.node)
-    yield from (f"{trainer}: its script starts on {node_names(nodes)}" for trainer, nodes in starting.items())
+    def _tell(self, entry: Entry) -> None:
+        level = logging.INFO if isinstance(entry, Decision) else logging.WARNING
+        for event in self._story.events_of(entry):
+            if event.kind in _LOGGED:
+                log.log(level, "%s (event %d)", event.text, event.event)

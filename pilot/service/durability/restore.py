@@ -34,10 +34,9 @@ REFUSED_MAX = 20
 
 @dataclass(slots=True)
 class Restored:
-    """``missing`` says which entries of the journal are lost, ``refused`` which could not be applied and were skipped.
-
-    ``remarks`` are for people, such as that the snapshot was unusable. ``generations`` has the highest one of each
-    trainer that the journal names.
+    """The restored core and books. ``missing`` has lines about lost entries of the journal, ``refused`` about entries
+    that could not be applied and were skipped, ``remarks`` about others, such as an unusable snapshot. ``generations``
+    has the highest one of each trainer that the journal names.
     """
 
     core: Coordinator
@@ -49,8 +48,8 @@ class Restored:
 
     @property
     def flaws(self) -> list[str]:
-        """Everything that people should know. After a gap, entries that do not apply are its consequence: the first
-        one stands for all."""
+        """Lines about all damage. After a gap, entries that do not apply are its consequence: the first one stands for
+        all."""
         more = f", and {len(self.refused) - 1} more" if len(self.refused) > 1 else ""
         consequence = [f"because of that, {self.refused[0]}{more}"] if self.missing and self.refused else self.refused
         return [*self.remarks, *self.missing, *consequence]
@@ -60,9 +59,9 @@ def restore(contents: Contents, fresh: Callable[[], Coordinator]) -> Restored:
     """Restore from the snapshot with which the last segment begins, or, if that is unusable, from the journal's
     beginning.
 
-    What is damaged is left out: entries that are missing, and those that cannot be applied without them. An entry of an
-    undamaged journal that cannot be applied after the snapshot may be the snapshot's fault, so the whole journal is
-    tried then; if it lacks entries, the snapshot counts.
+    Damaged entries are left out, and those that cannot be applied without them. An entry of an undamaged journal that
+    cannot be applied after the snapshot may be the snapshot's fault, so the complete journal is tried then; if it lacks
+    entries, the snapshot counts.
 
     Raises
     ------
@@ -72,26 +71,26 @@ def restore(contents: Contents, fresh: Callable[[], Coordinator]) -> Restored:
     """
     if contents.header.after == 0:
         return _from_nothing(contents, fresh)
-    kept, again = None, False
+    short, again = None, False
     try:
-        kept = _from_snapshot(contents, fresh)
-        if kept.missing or not kept.refused:
-            return kept
-        why = f"{kept.refused[0]} after the snapshot"
+        short = _from_snapshot(contents, fresh)
+        if short.missing or not short.refused:
+            return short
+        why = f"{short.refused[0]} after the snapshot"
     except JournalError as error:
         why, again = str(error), error.transient
     try:
-        whole = _from_nothing(contents, fresh)
+        complete = _from_nothing(contents, fresh)
     except JournalError:
-        if kept is None:
+        if short is None:
             raise
-        return kept
-    if whole.missing and kept is not None:
-        return kept
-    if whole.missing and again:
-        raise JournalError(f"{why}, and {whole.missing[0]}; {_instead(contents)}", transient=True)
-    whole.remarks.insert(0, f"{why}; the whole journal was replayed instead")
-    return whole
+        return short
+    if complete.missing and short is not None:
+        return short
+    if complete.missing and again:
+        raise JournalError(f"{why}, and {complete.missing[0]}; {_instead(contents)}", transient=True)
+    complete.remarks.insert(0, f"{why}; the whole journal was replayed instead")
+    return complete
 
 
 def _from_snapshot(contents: Contents, fresh: Callable[[], Coordinator]) -> Restored:
@@ -140,9 +139,9 @@ def _apply(restored: Restored, follower: Follower, entry: Entry) -> None:
         return
     for event, commands in follower.follow(entry):
         try:
-            restored.books.note(entry.now_s, event, commands)
+            restored.books.note(entry.now_s, event, commands, entry.seq)
         except Exception as error:  # whatever it is, every restart would fail on it again
-            follower.refused.append(f"what users see does not count entry {entry.seq}: {one_line(str(error))}")
+            follower.refused.append(f"status and history do not count entry {entry.seq}: {one_line(str(error))}")
 
 
 def _instead(contents: Contents) -> str:
@@ -158,7 +157,7 @@ log = logging.getLogger(__name__)
 def lost_generations(
     core: Coordinator, launches: LaunchStore, named: Mapping[TrainerId, Generation]
 ) -> tuple[tuple[TrainerId, Generation], ...]:
-    """The trainers of which the journal (``named``) or a file has a higher generation than ``core`` knows, and that."""
+    """The trainers of which the journal (``named``) or a file has a higher generation than ``core``, and that one."""
     found: list[tuple[TrainerId, Generation]] = []
     for trainer in core.trainers.values():
         highest = max(named.get(trainer.id, NO_GENERATION), _on_disk(launches, trainer.spec))
@@ -173,7 +172,7 @@ def _on_disk(launches: LaunchStore, trainer: TrainerSpec) -> Generation:
             return Generation(highest_generation(place))
     except FileNotFoundError:
         return NO_GENERATION
-    except CheckpointError as error:  # its workers will wait until it can be read, or say so
+    except CheckpointError as error:  # its workers will wait until it can be read, or report it
         log.warning("%s", error)
         return NO_GENERATION
 
@@ -191,7 +190,7 @@ def lost_trainers(rundir: RunDir, core: Coordinator, began_unix_s: float) -> str
             if not known and spec.exists() and spec.stat().st_mtime >= began_unix_s:
                 lost.append(folder.name)
     except OSError as error:
-        log.warning("cannot look for trainers that the journal lacks: %s", error)
+        log.warning("cannot search for trainers that the journal lacks: %s", error)
     if not lost:
         return ""
     return (
@@ -206,9 +205,9 @@ LOST_KEPT = 10_000
 
 @dataclass(slots=True)
 class Books:
-    """What is kept beside the core, derived from the same events and notes; plain data. ``lost`` has the reasons why
-    nodes were lost, ``scaled`` how many pilots to keep since ``pilot scale`` (None: as many as the trainers can
-    use)."""
+    """The service's state beside the core, derived from the same events and notes; plain data. ``lost`` has the reasons
+    why nodes were lost, ``scaled`` the number of pilots since ``pilot scale`` (None: as many as the trainers can use).
+    """
 
     pending: PendingCommands = field(default_factory=PendingCommands)
     monitor: Monitor = field(default_factory=Monitor)
@@ -220,9 +219,9 @@ class Books:
         """The initial books for a fresh ``core``."""
         return cls(monitor=Monitor(ended_kept=core.config.ended_kept))
 
-    def note(self, now_s: float, event: Event, commands: Sequence[Command]) -> None:
-        """The core returned ``commands`` for ``event``."""
-        self.pending.note(now_s, event, commands)
+    def note(self, now_s: float, event: Event, commands: Sequence[Command], entry: int = 0) -> None:
+        """The core returned ``commands`` for ``event``, which is in the journal's ``entry``."""
+        self.pending.note(now_s, event, commands, entry)
         self.monitor.note(now_s, event, commands)
         if isinstance(event, PoolChanged):
             for node in event.lost:
@@ -231,16 +230,15 @@ class Books:
     def remark(self, now_s: float, note: Mapping[str, str | float | None]) -> None:
         """Process a note of the journal."""
         if "pilots" in note:
-            kept = note["pilots"]
-            self.scaled = (kept if isinstance(kept, int) else None,)
+            pilots = note["pilots"]
+            self.scaled = (pilots if isinstance(pilots, int) else None,)
         else:
             self.monitor.remark(now_s, note)
 
 
 class Snapshot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The file with everything that a coordinator knows from its journal, so that a restart need not read all of it. It
-    can be recreated by replaying the journal, so losing one loses nothing. ``core`` is the canonical form of its state
-    after the first ``after`` entries.
+    """The file with a coordinator's state, so that a restart need not read the complete journal, from which it can be
+    recreated. ``core`` is the canonical form of the core's state after the first ``after`` entries.
     """
 
     version: str
@@ -256,7 +254,7 @@ def taken(core: Coordinator, books: Books, after: int) -> tuple[str, bytes]:
 
 
 def snapshot_of(contents: Contents) -> tuple[State, Books]:
-    """What was known at the beginning of the journal's last segment.
+    """The state at the beginning of the journal's last segment.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What a coordinator starts from: a new pool, or one whose coordinator ended early."""
+"""The start of a coordinator: with a new pool, or with one whose coordinator ended early."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ _ANEW = "pilot up --fresh starts a new pool and keeps this one aside"
 class PoolIdentity:
     """One pool's identity. ``contents`` is the journal from which it continues; None: it is new. ``header`` is its
     journal's header. ``reopened``: it was shut down, and comes up again. ``known``: its pilots know its certificate and
-    tokens. ``lost``: why they do not, though they should, or why the pool that was here is not continued; "" if that is
-    as it should be."""
+    tokens. ``lost``: why they do not, though they should, or why the pool that was here is not continued; else "".
+    """
 
     header: Header
     token: str
@@ -81,7 +81,7 @@ class PoolIdentity:
 
 def configured(site: Site, settings: Settings) -> Configured:
     """The configuration of a pool on ``site``, as stored in journals."""
-    return Configured(msgspec.to_builtins(settings), site.model_dump(mode="json"))
+    return Configured(msgspec.to_builtins(settings), msgspec.to_builtins(site))
 
 
 def open_pool(
@@ -93,8 +93,8 @@ def open_pool(
 
     Raises
     ------
-    JournalError
-        The journal's header is damaged: nothing can be restored.
+    UserError
+        The journal has another format, or its header is damaged: nothing can be restored.
     NoRestartError
         There is none to continue, and ``anew`` is off.
     """
@@ -106,9 +106,9 @@ def open_pool(
         try:
             contents = read(rundir.journal)
         except JournalError as error:
-            raise JournalError(f"{error}; {_ANEW}") from None
+            raise UserError(f"{error}; {_ANEW}") from None
         if anew and not (contents.header.after or contents.last.entries or contents.last.odd):
-            log.info("nothing ever happened in the pool that was here; its journal is in %s", rundir.set_aside())
+            log.info("the pool that was here had no events; its journal is in %s", rundir.set_aside())
         elif not _was_drained(contents):
             pool = _earlier_pool(rundir, contents, site.port)
             if pool.settings != msgspec.structs.replace(settings, priors=pool.settings.priors):
@@ -128,23 +128,25 @@ def open_pool(
 
 
 def _lost_pool(rundir: RunDir) -> str:
-    """What is left of a pool whose journal is missing, in words; "" if there was none. Closed segments are set
-    aside, or they would be taken for the new pool's."""
+    """A line about the remains of a pool whose journal is missing; "" if there was none. Closed segments are set aside,
+    or they would be taken for the new pool's."""
     aside = rundir.set_aside()
     if aside is None and not (rundir.trainers.is_dir() and any(rundir.trainers.iterdir())):
         return ""
-    kept = f"; the rest of it is in {aside}" if aside else ""
+    rest = f"; the rest of it is in {aside}" if aside else ""
     return (
         f"the journal of the pool that was here, {rundir.journal}, is missing, so its trainers are not continued"
-        f" (their files are in {rundir.trainers}; pilot submit --from starts from their checkpoints){kept}"
+        f" (their files are in {rundir.trainers}; pilot submit --from starts from their checkpoints){rest}"
     )
 
 
 def _was_drained(contents: Contents) -> bool:
     """Whether it was shut down and not restarted since; recorded in its journal's last segment."""
-    events = (decision.event for decision in contents.last.decisions)
-    asked = [isinstance(event, DrainRequested) for event in events if isinstance(event, DrainRequested | PoolReopened)]
-    return bool(asked) and asked[-1]
+    drained = False
+    for decision in contents.last.decisions:
+        if isinstance(decision.event, DrainRequested | PoolReopened):
+            drained = isinstance(decision.event, DrainRequested)
+    return drained
 
 
 def _again(rundir: RunDir, contents: Contents, now: Configured, port: int) -> PoolIdentity:
@@ -213,8 +215,8 @@ def announce(rundir: RunDir, pool: PoolIdentity, site: Site, site_file: Path, se
 
 
 def put_back(rundir: RunDir, pool: PoolIdentity, where: Connection) -> list[str]:
-    """Write again what pilots and commands need to find and know the pool, if somebody has removed or damaged it;
-    returns the names of these files. May have to wait for the disk.
+    """Write the connection file and the key again if somebody has removed or damaged them; returns the names of those
+    written. May have to wait for the disk.
     """
     put: list[str] = []
     try:
@@ -231,6 +233,6 @@ def put_back(rundir: RunDir, pool: PoolIdentity, where: Connection) -> list[str]
 
 
 def withdraw(rundir: RunDir) -> None:
-    """Remove them, because nobody listens any more."""
+    """Remove the connection file and the key, because nobody listens any more."""
     for path in (rundir.connection, rundir.server_key):
         path.unlink(missing_ok=True)

@@ -2,10 +2,11 @@
 
 ``pilot up`` starts it beside the coordinator with process id ``PID``. When its standard input ends, because the
 coordinator is up or ``pilot up`` was killed, it waits for the coordinator to end. If the coordinator
-left a report (``ended.json``: it drained, or was told to stop), there is nothing to do. Otherwise the supervisor runs
+left a report (``ended.json``: it drained, or was stopped), there is nothing to do. Otherwise the supervisor runs
 COMMAND, after a pause that grows each time, at most :data:`TIMES` times in a row; the count starts again once a
 coordinator has run for :data:`STEADY_S`. The supervisor is small and imports almost nothing, because login nodes limit
-processes.
+processes. It is home-made: systemd's user services need lingering, which login nodes often forbid, and supervisord and
+circus are daemons of their own that somebody would have to supervise.
 """
 
 from __future__ import annotations

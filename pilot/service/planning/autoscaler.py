@@ -7,6 +7,7 @@ import contextlib
 import logging
 import math
 import time
+from dataclasses import dataclass
 from statistics import median
 from typing import assert_never
 
@@ -14,11 +15,8 @@ from pilot.history.words import counted
 from pilot.provisioning.keeper import Keeper, KeeperEvent
 from pilot.provisioning.pilot_jobs import EndKnown, JobEnded, JobNoticed, JobSuspended
 from pilot.provisioning.retry import Troubled
-from pilot.service.agents.admission import Admission
 from pilot.service.agents.roster import Pilot
-from pilot.service.durability.live_driver import LiveDriver
 from pilot.service.service import Service
-from pilot.site.site import Site
 
 log = logging.getLogger(__name__)
 
@@ -29,140 +27,137 @@ DISMISS_S = 60.0
 """How long cancelling our jobs may take beyond the site's grace."""
 
 
+@dataclass(slots=True, eq=False)
 class Autoscaler:
-    """Keeps ``pilots`` jobs submitted; None: as many as plans would use. ``news`` has the reports of ``keeper``."""
+    """Keeps ``pilots`` jobs submitted; None: as many as plans would use, or as many as before. ``reports`` are
+    those of ``keeper``. If the coordinator was ``restarted``, the last ``pilot scale`` counts, not ``pilots``.
+    """
 
-    def __init__(
-        self,
-        site: Site,
-        service: Service,
-        driver: LiveDriver,
-        admission: Admission,
-        keeper: Keeper,
-        news: asyncio.Queue[KeeperEvent],
-        pilots: int | None,
-    ) -> None:
-        self._site = site
-        self._service = service
-        self._driver = driver
-        self._admission = admission
-        self._keeper = keeper
-        self._news = news
-        self._pilots = pilots
-        self._too_many = False
+    service: Service
+    keeper: Keeper
+    reports: asyncio.Queue[KeeperEvent]
+    pilots: int | None
+    restarted: bool = False
+    _too_many: bool = False
+
+    def __post_init__(self) -> None:
+        scaled = self.service.driver.books.scaled
+        if scaled is not None and (self.restarted or self.pilots is None):
+            self.pilots = scaled[0]
+        if scaled is not None and self.pilots != scaled[0]:
+            self.scale(self.pilots)
 
     def scale(self, pilots: int | None) -> None:
         """Keep this many from now on, also after a restart; None: as many as plans would use."""
         text = "as many pilots as the trainers can use" if pilots is None else counted(pilots, "pilot")
-        log.info("scaled: keeping %s", text)
-        self._driver.remark(pilots=pilots, text=f"scaled: keeping {text}")
-        self._pilots, self._too_many = pilots, pilots is not None
+        self.service.driver.remark(pilots=pilots, text=f"scaled: keeping {text}")
+        self.pilots, self._too_many = pilots, pilots is not None
 
     async def run(self) -> None:
         """Keep the keeper informed until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._keeper.run())
+            tasks.create_task(self.keeper.run())
             while True:
                 self._too_many = self._too_many and not self._let_go()
                 wanted, present = self.wanted_nodes(), self.present_jobs()
-                self._keeper.want(wanted, spare=self.spare_jobs(), present=present, warm_up_s=self._warm_up_s())
+                self.keeper.want(wanted, spare=self.spare_jobs(), present=present, warm_up_s=self._warm_up_s())
                 # Not asyncio.wait_for: in Python 3.11 it swallows a cancellation that comes together with the change.
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(self._site.poll_s):
-                        await self._driver.wait_for_change()
+                    async with asyncio.timeout(self.service.site.poll_s):
+                        await self.service.driver.wait_for_change()
                 await asyncio.sleep(PACE_S)
 
     async def listen(self) -> None:
-        """Act on the keeper's news until cancelled, also during :meth:`down`."""
+        """Act on the keeper's reports until cancelled, also during :meth:`down`."""
         while True:
-            self._act_on(await self._news.get())
-            self._news.task_done()
+            self._act_on(await self.reports.get())
+            self.reports.task_done()
 
     async def down(self) -> list[str]:
         """After :meth:`run` was cancelled: cancel the remaining jobs; returns those that still exist after that."""
-        left = await self._keeper.down(DISMISS_S + self._site.grace_s)
-        await self._news.join()
+        left = await self.keeper.down(DISMISS_S + self.service.site.grace_s)
+        await self.reports.join()
         return left
 
     def _act_on(self, event: KeeperEvent) -> None:
         match event:
             case JobNoticed():
-                told_s = event.deadline_s
-                grace_s = self._site.grace_s if told_s is None else max(0.0, told_s - time.time())
+                left_s = None if event.deadline_s is None else max(0.0, event.deadline_s - time.time())
+                grace_s = self.service.site.grace_s if left_s is None else left_s
                 for pilot in self._of(event.job):
-                    self._service.notice(pilot, event.cause, grace_s)
+                    self.service.notice(pilot, event.cause, grace_s)
             case EndKnown():
                 for pilot in self._of(event.job):
-                    self._service.ends(pilot.node, event.end_s)
+                    self.service.ends(pilot.node, event.end_s)
             case JobSuspended():
                 for pilot in self._of(event.job):
-                    self._service.lose(pilot.node, f"its job {event.job} is suspended")
+                    self.service.lose(pilot.node, f"its job {event.job} is suspended")
             case JobEnded():
                 self._ended(event)
             case Troubled():
-                text = event.text or "the scheduler answers again"
-                log.warning("%s", text)
-                self._driver.remark(text=text)
+                self.service.driver.remark(text=event.text or "the scheduler answers again")
             case _:
                 assert_never(event)
 
     def wanted_nodes(self) -> int:
-        """How many nodes the pool should have. Nodes set aside do not count; they are kept so that the queue does not
-        give them to us again.
+        """How many nodes the pool should have. Nodes set aside do not count; they stay in the pool so that the
+        queue does not give them to us again.
         """
-        core = self._driver.core
+        core = self.service.driver.core
         if core.draining:
             return 0
-        if self._pilots is not None:
-            return self._pilots * self._site.nodes_per_pilot + core.useless()
+        if self.pilots is not None:
+            return self.pilots * self.service.site.nodes_per_pilot + core.useless()
         return core.wanted_nodes()
 
     def spare_jobs(self) -> list[str]:
         """Jobs without anything running, or about to run, on any of their nodes. In a drain all leave by themselves."""
-        if self._driver.core.draining:
+        if self.service.driver.core.draining:
             return []
-        pool = self._driver.core.pool
+        pool = self.service.driver.core.pool
         used: dict[str, bool] = {}
-        for pilot in self._service.roster.pilots.values():
-            if pilot.hello is not None and pilot.hello.job:
+        for pilot in self.service.roster.pilots.values():
+            if pilot.job:
                 busy = pilot.node in pool.owner or pilot.node in pool.occupant
-                used[pilot.hello.job] = used.get(pilot.hello.job, False) or busy
+                used[pilot.job] = used.get(pilot.job, False) or busy
         return [job for job, busy in used.items() if not busy]
 
     def _let_go(self) -> bool:
         """After scaling down: if cancelling queued and idle jobs is not enough, the newest jobs leave cleanly. Returns
         whether there are no more than wanted."""
-        if self._driver.core.draining:
+        if self.service.driver.core.draining:
             return True
-        ours, spare = self._keeper.staying(), set(self.spare_jobs())
-        wanted = math.ceil(self.wanted_nodes() / self._site.nodes_per_pilot)
+        ours, spare = self.keeper.staying(), set(self.spare_jobs())
+        wanted = math.ceil(self.wanted_nodes() / self.service.site.nodes_per_pilot)
         here = {job: pilots for job in ours if (pilots := self._of(job))}
         busy = sorted((job for job in here if job not in spare), key=lambda job: -max(p.joined_s for p in here[job]))
         for job in busy[: max(0, len(busy) - wanted)]:
             for pilot in here[job]:
-                self._service.notice(pilot, "the pool was scaled down", self._site.grace_s)
+                self.service.notice(pilot, "the pool was scaled down", self.service.site.grace_s)
         return len(ours) <= wanted
 
     def present_jobs(self) -> set[str]:
         """Jobs with a connected agent that answers."""
-        now_s = self._driver.clock()
-        pilots = self._service.roster.pilots.values()
-        return {p.hello.job for p in pilots if p.hello and p.here and now_s - p.heard_s <= self._site.silent_s}
+        pilots = self.service.roster.pilots.values()
+        return {p.job for p in pilots if p.job is not None and self._answers(p)}
 
     def _ended(self, event: JobEnded) -> None:
         """A job is over. Connected agents report their own end."""
         log.info("job %s ended: %s (%s)", event.job, event.ending, event.detail)
-        self._admission.revoke(event.job)
+        self.service.admission.revoke(event.job)
         for pilot in self._of(event.job):
-            if not pilot.here or self._driver.clock() - pilot.heard_s > self._site.silent_s:
-                self._service.lose(pilot.node, f"its job {event.job} ended: {event.ending}")
+            if not self._answers(pilot):
+                self.service.lose(pilot.node, f"its job {event.job} ended: {event.ending}")
         if event.failed:
-            self._driver.remark(text=f"pilot job {event.job} failed: {event.ending}, {event.detail}")
+            self.service.driver.remark(text=f"pilot job {event.job} failed: {event.ending}, {event.detail}")
+
+    def _answers(self, pilot: Pilot) -> bool:
+        return pilot.here and self.service.driver.clock() - pilot.heard_s <= self.service.site.silent_s
 
     def _of(self, job: str) -> list[Pilot]:
-        return [p for p in self._service.roster.pilots.values() if p.hello is not None and p.hello.job == job]
+        return [pilot for pilot in self.service.roster.pilots.values() if pilot.job == job]
 
     def _warm_up_s(self) -> float:
         """How long a trainer takes to start on a new node, as far as known."""
-        known = self._driver.monitor.warm_ups_s
+        known = self.service.driver.monitor.warm_ups_s
         return median(known) if known else 0.0

@@ -11,7 +11,6 @@ import asyncio
 import logging
 import math
 import shutil
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,9 +18,9 @@ import msgspec
 
 from pilot.core.commands import AskTrial, TellTrial
 from pilot.core.errors import PilotError
-from pilot.core.ids import StudyId
 from pilot.core.study.events import TrialAsked, TrialNotAsked, TrialTold
 from pilot.core.study.study import Study
+from pilot.service.durability.live_driver import LiveDriver
 from pilot.service.planning.child_process import ChildProcess
 from pilot.service.requests.study_store import StudyStore
 from pilot.submission.study_definition import Asked, KnownTrial, StudyDefinition
@@ -30,8 +29,6 @@ log = logging.getLogger(__name__)
 
 ANSWER_S = 60.0
 """Time limit for an answer, including the import of Optuna."""
-
-Post = Callable[[TrialAsked | TrialNotAsked | TrialTold], object]
 
 
 class SamplerRequest(msgspec.Struct, frozen=True):
@@ -46,21 +43,15 @@ class SamplerRequest(msgspec.Struct, frozen=True):
 
 
 class SamplerProcess:
-    """``study`` returns what the core knows about a study."""
+    """Takes studies from the driver's core, and posts the answers to it."""
 
-    def __init__(self, store: StudyStore, study: Callable[[StudyId], Study | None], scratch: Path, post: Post) -> None:
+    def __init__(self, store: StudyStore, scratch: Path, driver: LiveDriver) -> None:
         self._store = store
-        self._study = study
         self._scratch = scratch
-        self._post = post
+        self._driver = driver
         self._child: ChildProcess | None = None
         self._opened: set[str] = set()
         self._waiting: asyncio.Queue[AskTrial | TellTrial] = asyncio.Queue()
-
-    @property
-    def pid(self) -> int | None:
-        """The child's process id, if there is one."""
-        return self._child.pid if self._child is not None else None
 
     def perform(self, command: AskTrial | TellTrial) -> None:
         """Begin; the completion is posted later."""
@@ -70,7 +61,7 @@ class SamplerProcess:
         """Answer until cancelled; then kill the child and remove its files."""
         try:
             while True:
-                self._post(await self._answered(await self._waiting.get()))
+                self._driver.post(await self._answered(await self._waiting.get()))
         finally:
             await self._kill()
             with suppress(RuntimeError):  # no thread can be started: the next coordinator clears it
@@ -108,7 +99,7 @@ class SamplerProcess:
             return Asked(error=str(error), again=error.transient)
 
     async def _question(self, command: AskTrial | TellTrial) -> SamplerRequest:
-        study = self._study(command.study)
+        study = self._driver.core.studies.get(command.study)
         if study is None:
             raise PilotError(f"there is no study {command.study}")
         definition = await asyncio.to_thread(self._store.definition, study.spec)

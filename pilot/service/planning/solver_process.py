@@ -1,4 +1,4 @@
-"""Runs the planner in a process that can be killed. It is kept warm: importing Pyomo costs as much as many solves."""
+"""Runs the planner in a process that can be killed. It stays warm: importing Pyomo costs as much as many solves."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ class SolverProcess:
     """At most one solve runs; the newest problem waits, older ones are answered with ``PlanFailed``."""
 
     def __init__(
-        self, settings: Settings, scratch: Path, post: Post, tell: Callable[[str], object] = log.warning
+        self, settings: Settings, scratch: Path, post: Post, warn: Callable[[str], object] = log.warning
     ) -> None:
         self._settings = settings
         self._scratch = scratch
         self._post = post
-        self._tell = tell
+        self._warn = warn
         self._child: ChildProcess | None = None
         self._starting: asyncio.Task[ChildProcess] | None = None
         self._not_before_s = 0.0
@@ -87,12 +87,12 @@ class SolverProcess:
     async def run(self) -> None:
         """Make plans until cancelled; then kill the child and remove its files.
 
-        If a child cannot be started or dies, plans are less good, but nothing else happens.
+        If a child cannot be started or dies, plans are less good, without other consequences.
 
         Raises
         ------
         UserError
-            There is no such planner or solver here: the first child says so.
+            There is no such planner or solver here, as the first child reports.
         """
         try:
             try:
@@ -139,7 +139,7 @@ class SolverProcess:
 
     def _not_started(self, error: Exception) -> None:
         self._not_before_s = asyncio.get_running_loop().time() + AGAIN_S
-        self._tell(f"the solver process could not be started: {error}; using the dp planner meanwhile")
+        self._warn(f"the solver process could not be started: {error}; using the dp planner meanwhile")
 
     def _fail(self, plan_id: PlanId, by: PlanId) -> None:
         self._post(PlanFailed(plan_id, f"superseded by plan {by}"))

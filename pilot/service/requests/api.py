@@ -15,42 +15,30 @@ from typing import Any, ParamSpec, TypeVar
 
 import msgspec
 
+from pilot.core import events
 from pilot.core.commands import Outcome
 from pilot.core.curves.curve import Curve
 from pilot.core.errors import PilotError, UserError
-from pilot.core.events import (
-    DrainRequested,
-    Event,
-    NodeCleared,
-    TrainerCancelled,
-    TrainerHeld,
-    TrainerReleased,
-    TrainerRemoved,
-    TrainerResumed,
-    TrainerSubmitted,
-)
+from pilot.core.events import Event
 from pilot.core.ids import NodeId, StudyId, TrainerId, TrainerUid
 from pilot.core.trainer.trainer import Phase, Trainer
 from pilot.protocol import requests as verbs
 from pilot.protocol import wire
-from pilot.protocol.pool_status import Answer, PoolStatus, TrainerHistory
+from pilot.protocol.pool_status import Answer, PoolStatus
 from pilot.protocol.requests import A, R
 from pilot.rundir.rundir import RunDir
-from pilot.service.agents.roster import Roster
 from pilot.service.agents.server import Peer, Server
 from pilot.service.durability.learned import Learned
 from pilot.service.durability.live_driver import LiveDriver
-from pilot.service.requests import status_view
-from pilot.service.requests.launch_store import LaunchStore, name_is_taken
-from pilot.service.requests.status_view import About
+from pilot.service.requests.launch_store import name_is_taken
+from pilot.service.requests.status_view import PoolView, trainer_of, utilisation_of
 from pilot.service.requests.study_api import StudyApi
-from pilot.service.requests.study_store import StudyStore
 from pilot.site.site import Site
 from pilot.submission.submission import Submission, with_check
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 0.5
+CHECK_S = 0.5
 """How often a request that waits for the disk checks whether it is full."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -60,11 +48,12 @@ T = TypeVar("T")
 Handler = Callable[[dict[str, Any]], Awaitable[Answer]]
 
 
-def _typed(verb: verbs.Verb[A, R], method: Callable[[A], Awaitable[R]]) -> tuple[str, Handler]:
+def _typed(verb: verbs.Verb[..., A, R], method: Callable[[A], Awaitable[R] | R]) -> tuple[str, Handler]:
     """Look up ``verb`` by name; its arguments are validated before ``method`` gets them."""
 
     async def handle(arguments: dict[str, Any]) -> Answer:
-        return await method(msgspec.convert(arguments, verb.arguments))
+        answer = method(msgspec.convert(arguments, verb.arguments))
+        return await answer if isinstance(answer, Awaitable) else answer
 
     return verb.name, handle
 
@@ -77,19 +66,15 @@ class Api:
         site: Site,
         server: Server,
         driver: LiveDriver,
-        roster: Roster,
-        launches: LaunchStore,
-        studies: StudyStore,
-        about: Callable[[], About],
+        view: PoolView,
         scale: Callable[[int | None], None],
         learned: Learned,
     ) -> None:
         self._site = site
         self._server = server
         self._driver = driver
-        self._roster = roster
-        self._launches = launches
-        self._about = about
+        self._view = view
+        self._launches = view.launches
         self._scale = scale
         self._learned = learned
         self._tasks: set[asyncio.Task[None]] = set()
@@ -97,14 +82,14 @@ class Api:
         self._disk, self._sums = ThreadPoolExecutor(1, "disk"), ThreadPoolExecutor(1, "sums")
         for thread in (self._disk, self._sums):
             thread.submit(int)  # created before the host's limit of threads is reached
-        of_studies = StudyApi(site, driver, studies, self._decided)
+        studies = StudyApi(site, driver, view, self._decide)
         self._handlers: dict[str, Handler] = dict(
             [
                 _typed(verbs.SUBMIT, self.submit),
-                _typed(verbs.LIST, self.list_trainers),
+                _typed(verbs.LIST, lambda _: view.trainers()),
                 _typed(verbs.STATUS, self.status),
-                _typed(verbs.PILOTS, self.pilots),
-                _typed(verbs.NODES, self.nodes),
+                _typed(verbs.PILOTS, lambda _: view.pilots()),
+                _typed(verbs.NODES, lambda _: view.nodes()),
                 _typed(verbs.CLEAR, self.clear),
                 _typed(verbs.WAIT, self.wait),
                 _typed(verbs.CANCEL, self.cancel),
@@ -113,14 +98,14 @@ class Api:
                 _typed(verbs.HOLD, self.hold),
                 _typed(verbs.RELEASE, self.release),
                 _typed(verbs.REMOVE, self.remove),
-                _typed(verbs.EXPLAIN, self.explain),
-                _typed(verbs.HISTORY, self.history),
+                _typed(verbs.EXPLAIN, lambda asked: view.explain(asked.trainer)),
+                _typed(verbs.HISTORY, lambda asked: view.history(asked.trainer)),
                 _typed(verbs.DOWN, self.down),
-                _typed(verbs.STUDY_RUN, of_studies.run),
-                _typed(verbs.STUDIES, of_studies.studies),
-                _typed(verbs.STUDY_TRIALS, of_studies.trials),
-                _typed(verbs.STUDY_STOP, of_studies.stop),
-                _typed(verbs.STUDY_RESUME, of_studies.resume),
+                _typed(verbs.STUDY_RUN, studies.run),
+                _typed(verbs.STUDIES, studies.studies),
+                _typed(verbs.STUDY_TRIALS, studies.trials),
+                _typed(verbs.STUDY_STOP, studies.stop),
+                _typed(verbs.STUDY_RESUME, studies.resume),
             ]
         )
 
@@ -150,7 +135,7 @@ class Api:
             return wire.Reply(error=str(error), exit_status=error.exit_status)
         except Exception:
             log.exception("internal error while answering %s", verb)
-            its_log = RunDir(Path(self._about().run_dir)).log
+            its_log = RunDir(Path(self._view.about().run_dir)).log
             return wire.Reply(error=f"{verb} failed in the coordinator; the traceback is in {its_log}", exit_status=1)
 
     # --- verbs ----------------------------------------------------------------------------------------------------
@@ -172,45 +157,21 @@ class Api:
         self._refuse_when_draining()
         replaced = self._driver.core.trainers.get(trainer)
         if replaced is not None or trainer in self._driver.core.past:
-            self._driver.post(TrainerRemoved(trainer))
-        await self._decided(self._driver.post(TrainerSubmitted(spec)), f"trainer {trainer} is submitted")
+            self._driver.post(events.TrainerRemoved(trainer))
+        await self._decide(events.TrainerSubmitted(spec), f"trainer {trainer} is submitted")
         if replaced is not None:
             await _in(self._disk, self._launches.remove, replaced.spec)
-        log.info("trainer %s was submitted: %s", trainer, given.launch.script)
         return verbs.Submitted(trainer=trainer, directory=str(self._launches.shown(spec)))
-
-    async def list_trainers(self, _: verbs.Nothing) -> verbs.TrainerList:
-        """Every trainer."""
-        self._driver.monitor.advance(self._driver.clock())
-        core, monitor, keeper = self._driver.core, self._driver.monitor, self._about().keeper
-        found = status_view.trainers(core, monitor, self._launches, keeper)
-        return verbs.TrainerList(trainers=found)
 
     async def status(self, _: verbs.Nothing) -> PoolStatus:
         """Pool, trainers, solves, node-seconds, U."""
-        self._driver.monitor.advance(self._driver.clock())
-        core, monitor = self._driver.core, self._driver.monitor
-        use = await _in(self._sums, status_view.use, status_view.account(core, monitor))
-        told = status_view.status(self._about(), core, monitor, self._launches, use)
-        return msgspec.structs.replace(told, remarks=[*told.remarks, *status_view.about_nodes(core, self._roster)])
-
-    async def pilots(self, _: verbs.Nothing) -> verbs.PilotList:
-        """The pilots that registered."""
-        return verbs.PilotList(pilots=status_view.pilots(self._roster, self._driver.clock()))
-
-    async def nodes(self, _: verbs.Nothing) -> verbs.NodeList:
-        """The pool's nodes, and those set aside."""
-        core, monitor = self._driver.core, self._driver.monitor
-        monitor.advance(self._driver.clock())
-        aside = status_view.set_aside(core, monitor.now_s)
-        nodes, remarks = status_view.pool(core, monitor), status_view.about_nodes(core, self._roster)
-        return verbs.NodeList(now_s=monitor.now_s, nodes=nodes, set_aside=aside, remarks=remarks)
+        return self._view.status(await _in(self._sums, utilisation_of, self._view.account()))
 
     async def clear(self, asked: verbs.SomeNodes) -> verbs.Cleared:
         """Forget the failures of these nodes."""
         nodes = [self._node(name) for name in asked.nodes]
         for node in nodes:
-            await self._decided(self._driver.post(NodeCleared(node)), f"{node} is cleared")
+            await self._decide(events.NodeCleared(node), f"{node} is cleared")
         return verbs.Cleared(nodes=list(map(str, nodes)))
 
     async def wait(self, asked: verbs.Wait) -> verbs.Phases:
@@ -231,7 +192,9 @@ class Api:
     async def cancel(self, asked: verbs.OneTrainer) -> verbs.Cancelled:
         """End a trainer."""
         trainer = self._unended(asked.trainer)
-        await self._decided(self._driver.post(TrainerCancelled(trainer.id)), f"trainer {trainer.id} is cancelled")
+        await self._decided(
+            self._driver.post(events.TrainerCancelled(trainer.id)), f"trainer {trainer.id} is cancelled"
+        )
         return verbs.Cancelled(trainer=trainer.id, phase=trainer.phase)
 
     async def scale(self, asked: verbs.Pilots) -> verbs.Scaled:
@@ -257,63 +220,52 @@ class Api:
             more = f"pilot submit --from {trainer.id} starts a new one from its last checkpoint"
             raise UserError(f"trainer {trainer.id} has finished; {more}, for example with more epochs")
         if asked.budget_node_hours is None and trainer.outcome is Outcome.STOPPED and trainer.usage.spent:
-            raise UserError(f"trainer {trainer.id} stopped: {trainer.reason}; give it a larger --budget in total")
+            raise UserError(f"trainer {trainer.id} stopped: {trainer.reason}; pass a larger total --budget")
         await _in(self._disk, self._launches.change, trainer.spec, asked.launch)
-        event = TrainerResumed(trainer.id, asked.budget_node_hours, asked.from_scratch)
+        event = events.TrainerResumed(trainer.id, asked.budget_node_hours, asked.from_scratch)
         return await self._stands(trainer, event, "starts from scratch" if asked.from_scratch else "goes on")
 
     async def hold(self, asked: verbs.OneTrainer) -> verbs.TrainerPhase:
         """Take a trainer's nodes away."""
         trainer = self._unended(asked.trainer)
-        return await self._stands(trainer, TrainerHeld(trainer.id), "is held")
+        return await self._stands(trainer, events.TrainerHeld(trainer.id), "is held")
 
     async def release(self, asked: verbs.OneTrainer) -> verbs.TrainerPhase:
         """Give a held trainer nodes again."""
         trainer = self._unended(asked.trainer)
         if not trainer.held:
             raise UserError(f"trainer {trainer.id} is not held")
-        return await self._stands(trainer, TrainerReleased(trainer.id), "is released")
+        return await self._stands(trainer, events.TrainerReleased(trainer.id), "is released")
 
     async def _stands(self, trainer: Trainer, event: Event, what: str) -> verbs.TrainerPhase:
-        await self._decided(self._driver.post(event), f"trainer {trainer.id} {what}")
-        log.info("trainer %s %s", trainer.id, what)
+        await self._decide(event, f"trainer {trainer.id} {what}")
         return verbs.TrainerPhase(trainer=trainer.id, phase=trainer.phase, held=trainer.held)
 
     async def remove(self, asked: verbs.SomeTrainers) -> verbs.Removed:
         """Delete ended trainers, with their files."""
         trainers = {name: self._ended(name, f"pilot cancel {name} ends it") for name in asked.trainers}.values()
-        removed = [self._driver.post(TrainerRemoved(trainer.id)) for trainer in trainers]
+        removed = [self._driver.post(events.TrainerRemoved(trainer.id)) for trainer in trainers]
         for trainer in trainers:
             self._launches.forget(trainer.id)
         for trainer, decision in zip(trainers, removed, strict=True):
             await self._decided(decision, f"trainer {trainer.id} is removed")
-            log.info("trainer %s was removed", trainer.id)
             await _in(self._disk, self._launches.remove, trainer.spec)
         return verbs.Removed(trainers=[str(trainer.id) for trainer in trainers])
-
-    async def explain(self, asked: verbs.OneTrainer) -> verbs.Explained:
-        """Why a trainer has the nodes that it has."""
-        core, monitor = self._driver.core, self._driver.monitor
-        return status_view.explained(self._about(), core, monitor, TrainerId(asked.trainer))
-
-    async def history(self, asked: verbs.OneTrainer) -> TrainerHistory:
-        """A trainer's history."""
-        self._driver.monitor.advance(self._driver.clock())
-        core, monitor, name = self._driver.core, self._driver.monitor, TrainerId(asked.trainer)
-        return status_view.history(self._about(), core, monitor, self._launches, name)
 
     async def down(self, _: verbs.Nothing) -> verbs.Draining:
         """Drain. Answered once this is in the journal; the coordinator exits when everything is gone."""
         if (decision := self.drain("pilot down")) is not None:
             await self._decided(decision, "the pool is drained")
-        return verbs.Draining(run_dir=self._about().run_dir, nodes=len(self._driver.core.pool))
+        return verbs.Draining(run_dir=self._view.about().run_dir, nodes=len(self._driver.core.pool))
 
     def drain(self, reason: str) -> Future[None] | None:
         """Start shutting down, once. Completes when that is on disk; None if it was already shutting down."""
         if self._driver.core.draining:
             return None
-        log.info("draining: %s", reason)
-        return self._driver.post(DrainRequested(reason))
+        return self._driver.post(events.DrainRequested(reason))
+
+    async def _decide(self, event: Event, what: str) -> None:
+        await self._decided(self._driver.post(event), what)
 
     async def _decided(self, decision: Future[None], what: str) -> None:
         """Wait until the decision is on the disk.
@@ -324,9 +276,9 @@ class Api:
             There is no space for it. ``what`` is what will have happened once there is.
         """
         written = asyncio.wrap_future(decision)
-        while not (await asyncio.wait({written}, timeout=LOOK_S))[0]:
+        while not (await asyncio.wait({written}, timeout=CHECK_S))[0]:
             if self._driver.trouble:
-                written.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody else looks
+                written.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody waits for it
                 raise PilotError(f"{what} once there is space: {self._driver.trouble}", transient=True)
         await written
 
@@ -374,7 +326,7 @@ class Api:
         return trainer
 
     def _trainer(self, name: str) -> Trainer:
-        return status_view.trainer_of(self._driver.core, name)
+        return trainer_of(self._driver.core, name)
 
 
 async def _in(thread: ThreadPoolExecutor, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:

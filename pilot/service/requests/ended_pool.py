@@ -6,95 +6,63 @@ from pathlib import Path
 
 import msgspec
 
-from pilot.core.ids import TrainerId
-from pilot.core.trainer.trainer import Phase
-from pilot.protocol.pool_status import KeeperStatus, PoolStatus, TrainerHistory, TrainerStatus
-from pilot.protocol.requests import Explained, NodeList, StudyList, TrainerList, TrialList
+from pilot.core.errors import JournalError, UserError
+from pilot.core.trainer.trainer import Phase, Trainer
+from pilot.protocol.pool_status import KeeperStatus, TrainerStatus
 from pilot.rundir.journal import read
 from pilot.rundir.rundir import RunDir
 from pilot.service.durability.restore import restore
-from pilot.service.requests import status_view, study_store
 from pilot.service.requests.launch_store import LaunchStore
-from pilot.service.requests.status_view import About
+from pilot.service.requests.status_view import About, PoolView
 from pilot.service.requests.study_store import StudyStore
 from pilot.service.settings import fresh_core, settings_of
-
-NO_JOBS = KeeperStatus()
 
 AT_WORK = frozenset({Phase.STARTING, Phase.RUNNING, Phase.PAUSED, Phase.CLOSING})
 """Phases that a trainer cannot be in without a coordinator."""
 
 
-class PastPool:
-    """The pool whose journal is in ``root``. Its methods are those of :class:`PoolClient`, and answer with the state
-    at its end.
+class PastPool(PoolView):
+    """The pool whose journal is in ``root``. It answers with the state at its end.
 
     Raises
     ------
-    JournalError
+    UserError
         The journal cannot be read.
     """
 
     def __init__(self, root: Path) -> None:
         rundir = RunDir(root)
-        contents = read(rundir.journal)
-        restored = restore(contents, lambda: fresh_core(contents))
-        self._core, self._monitor = restored.core, restored.books.monitor
-        header = contents.header
+        try:
+            contents = read(rundir.journal)
+            restored = restore(contents, lambda: fresh_core(contents))
+        except JournalError as error:
+            raise UserError(str(error)) from None
+        header, monitor = contents.header, restored.books.monitor
         site, settings = header.configured[-1].site, settings_of(header.configured[-1].settings)
-        self._launches = LaunchStore(rundir, header.coordinator, site.get("checkpoint_dir"))
-        self._studies = StudyStore(rundir, self._launches)
-        name, began_s = str(site.get("name", "")), header.started_unix_s
-        only, damage = str(site.get("only_nodes") or ""), restored.flaws
-        self._about = About(
-            header.coordinator, name, "", str(root), began_s, NO_JOBS, settings.objective, only, False, damage=damage
+        about = About(
+            coordinator=header.coordinator,
+            site=str(site.get("name", "")),
+            endpoint="",
+            run_dir=str(root),
+            began_unix_s=header.started_unix_s,
+            keeper=KeeperStatus(),
+            objective=settings.objective,
+            only_nodes=str(site.get("only_nodes") or ""),
+            up=False,
+            damage=restored.flaws,
         )
+        launches = LaunchStore(rundir, header.coordinator, site.get("checkpoint_dir"))
+        studies = StudyStore(rundir, launches)
+        super().__init__(restored.core, monitor, launches, studies, lambda: about, lambda: monitor.now_s)
 
-    def trainers(self) -> TrainerList:
-        """All trainers, in the order of submission."""
-        listed = status_view.trainers(self._core, self._monitor, self._launches, NO_JOBS)
-        return TrainerList(trainers=[_interrupted(trainer) for trainer in listed])
-
-    def status(self) -> PoolStatus:
-        """The pool, the trainers, the decisions."""
-        use = status_view.use(status_view.account(self._core, self._monitor))
-        told = status_view.status(self._about, self._core, self._monitor, self._launches, use)
-        return msgspec.structs.replace(told, trainers=[_interrupted(trainer) for trainer in told.trainers])
-
-    def nodes(self) -> NodeList:
-        """The nodes that it still had at its end."""
-        now_s = self._monitor.now_s
-        aside = status_view.set_aside(self._core, now_s)
-        return NodeList(now_s=now_s, nodes=status_view.pool(self._core, self._monitor), set_aside=aside, remarks=[])
-
-    def history(self, trainer: str) -> TrainerHistory:
-        """A trainer's history."""
-        told = status_view.history(self._about, self._core, self._monitor, self._launches, TrainerId(trainer))
-        return msgspec.structs.replace(told, trainer=_interrupted(told.trainer))
-
-    def explain(self, trainer: str) -> Explained:
-        """Why a trainer had its nodes, or why it ended."""
-        return status_view.explained(self._about, self._core, self._monitor, TrainerId(trainer))
-
-    def studies(self) -> StudyList:
-        """All studies, in the order of submission."""
-        now_s = self._monitor.now_s
-        each = [study_store.status(self._core, self._studies, study, now_s) for study in self._core.studies.values()]
-        return StudyList(studies=each)
-
-    def trials(self, study: str) -> TrialList:
-        """A study and its trials."""
-        found = study_store.find(self._core, study)
-        return study_store.trials(self._core, self._studies, found, self._monitor.now_s)
-
-
-def _interrupted(trainer: TrainerStatus) -> TrainerStatus:
-    """``trainer`` in a pool that is down. If the coordinator crashed, the journal ends with trainers at work: they are
-    queued now, and continue from their checkpoints once the pool is up again.
-    """
-    if trainer.phase not in AT_WORK:
-        return trainer
-    waits = f"it was {trainer.phase} when the coordinator ended; waiting until the pool is up again"
-    return msgspec.structs.replace(
-        trainer, phase=Phase.QUEUED, waits=waits, nodes=[], target=[], warming=[], samples_per_s=None, left_s=None
-    )
+    def _trainer(self, trainer: Trainer, waits: str) -> TrainerStatus:
+        """If the coordinator crashed, the journal ends with trainers at work: they are queued now, and continue from
+        their checkpoints once the pool is up again.
+        """
+        status = super()._trainer(trainer, waits)
+        if status.phase not in AT_WORK:
+            return status
+        waits = f"it was {status.phase} when the coordinator ended; waiting until the pool is up again"
+        return msgspec.structs.replace(
+            status, phase=Phase.QUEUED, waits=waits, nodes=[], target=[], warming=[], samples_per_s=None, left_s=None
+        )

@@ -73,42 +73,32 @@ class LaunchStore:
         """
         name = trainer.trainer
         link = self._rundir.trainer(name)
-        try:
-            if link.is_dir() and not link.is_symlink():
-                raise UserError(f"{link} is the folder of another trainer; choose another --name")
-            self._launches[name] = self._write(trainer, launch, start)
-        except OSError as error:
-            with suppress(PilotError):
-                self.remove(trainer)
-            where = f" ({own_folder.shown(Path(error.filename))})" if error.filename else ""
-            raise PilotError(
-                f"cannot record the submission of {name}: {error.strerror}{where}", transient=_may_pass(error)
-            ) from None
+        with _reported(f"cannot record the submission of {name}"):
+            try:
+                if link.is_dir() and not link.is_symlink():
+                    raise UserError(f"{link} is the folder of another trainer; choose another --name")
+                self._launches[name] = self._write(trainer, launch, start)
+            except OSError:
+                with suppress(PilotError):
+                    self.remove(trainer)
+                raise
 
     def change(self, trainer: TrainerSpec, launch: LaunchSpec) -> None:
         """Start its workers according to ``launch`` from now on; :class:`PilotError` if that cannot be recorded."""
-        try:
-            with trainer_folder.home(self.directory(trainer), trainer.uid) as folder:
-                self._launches[trainer.trainer] = self._publish(trainer, launch, folder)
-        except OSError as error:
-            why = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-            raise PilotError(
-                f"cannot record how {trainer.trainer} continues: {why}", transient=_may_pass(error)
-            ) from None
+        with (
+            _reported(f"cannot record how {trainer.trainer} continues"),
+            trainer_folder.home(self.directory(trainer), trainer.uid) as folder,
+        ):
+            self._launches[trainer.trainer] = self._publish(trainer, launch, folder)
 
     def remove(self, trainer: TrainerSpec) -> None:
         """Remove its folder, with its checkpoints and logs; :class:`PilotError` if that fails."""
         link, here = self._rundir.trainer(trainer.trainer), self._spec(trainer).parent
-        try:
+        with _reported(f"cannot remove all files of {trainer.trainer}"):
             if link.is_symlink() and link.readlink() == Path(here.name):
                 link.unlink()
             for root in dict.fromkeys((here.parent, self._root)):
                 _remove(root, here.name)
-        except OSError as error:
-            reason = f"{error.filename}: {error.strerror}"
-            raise PilotError(
-                f"cannot remove all files of {trainer.trainer}: {reason}", transient=_may_pass(error)
-            ) from None
 
     def _write(self, trainer: TrainerSpec, launch: LaunchSpec, start: Sequence[str]) -> LaunchSpec:
         here, directory = self._spec(trainer).parent, self.directory(trainer)
@@ -166,8 +156,15 @@ def _remove(root: Path, name: str) -> None:
             shutil.rmtree(name, dir_fd=own_folder.descriptor_of(pool))
 
 
-def _may_pass(error: OSError) -> bool:
-    return not isinstance(error, own_folder.UnsafeFolder)
+@contextmanager
+def _reported(what: str) -> Iterator[None]:
+    """Raise an ``OSError`` as a :class:`PilotError` that says ``what`` failed, where and why."""
+    try:
+        yield
+    except OSError as error:
+        where = f" ({own_folder.shown(Path(error.filename))})" if error.filename else ""
+        transient = not isinstance(error, own_folder.UnsafeFolder)
+        raise PilotError(f"{what}: {error.strerror}{where}", transient=transient) from None
 
 
 _ENDED = {

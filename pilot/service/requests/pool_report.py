@@ -1,4 +1,4 @@
-"""A pool's history from its journal alone, for its report, and what another budget would have done to it."""
+"""A pool's history from its journal alone, for its report, and the effect that another budget would have had."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pilot.history.page import Life
 from pilot.history.story import Story
 from pilot.history.summary import sentences
 from pilot.history.timeline import TimelineMaker
-from pilot.history.trainer_progress import Courses
+from pilot.history.trainer_progress import ProgressRecorder
 from pilot.history.utilisation import utilisation
 from pilot.history.words import amount, duration
 from pilot.rundir.entries import Decision
@@ -26,15 +26,15 @@ from pilot.service.settings import remembering_core
 
 
 def life_of(contents: Contents) -> Life:
-    """Everything in the journal: it is read once and run through a core."""
-    core, monitor, courses = remembering_core(contents), Monitor(), Courses()
+    """The history in a journal, which is read once and run through a core."""
+    core, monitor, progress = remembering_core(contents), Monitor(), ProgressRecorder()
     story = Story(contents.header.started_unix_s)
-    nodes, happened = TimelineMaker(core), []
-    for entry in (entry for segment in contents.segments for entry in segment.entries):
-        happened += story.tell(entry)
+    nodes, events = TimelineMaker(core), []
+    for entry in contents.entries:
+        events += story.events_of(entry)
         for event, commands in nodes.note(entry) if isinstance(entry, Decision) else ():
             monitor.note(entry.now_s, event, commands)
-            courses.note(entry.now_s, event, commands)
+            progress.note(entry.now_s, event, commands)
     what, course = account(core, monitor), nodes.made()
     sessions = {name for name, record in monitor.trainers.items() if has_session(record.metrics)}
     name, site = contents.header.coordinator, str(contents.header.site.get("name", "an unnamed site"))
@@ -44,8 +44,8 @@ def life_of(contents: Contents) -> Life:
         summary=sentences(name, site, course, core.trainers, use, factor, sessions),
         timeline=course,
         trainers=core.trainers,
-        courses=courses.of,
-        happened=happened,
+        progress=progress.of,
+        events=events,
     )
 
 
@@ -57,13 +57,13 @@ class PoolLife:
     charge_factor: float  #: its site's at that time
     lasted_s: float = 0.0  #: on the pool's clock
     used: float = 0.0  #: charged node-hours
-    warned_s: float | None = None  #: when 80% and all of the budget was used; None: never
-    ended_s: float | None = None  #: when 80% and all of the budget was used; None: never
-    samples: int = 0  #: processed by all trainers: in total, and when the budget was used up
-    samples_then: int = 0  #: processed by all trainers: in total, and when the budget was used up
+    warned_s: float | None = None  #: when 80% of the budget was used; None: never
+    ended_s: float | None = None  #: when all of it was used; None: never
+    samples: int = 0  #: processed by all trainers
+    samples_then: int = 0  #: processed when the budget was used up
 
     def sentence(self, budget: float) -> str:
-        """What ``budget`` would have done, in words."""
+        """A sentence about the effect of ``budget``."""
         lasted = duration(self.lasted_s)
         if self.ended_s is not None:
             return (
@@ -85,8 +85,8 @@ def trials(contents: Contents, budget: float) -> Iterator[PoolLife]:
     core = remembering_core(contents, budget)
     follower = Follower(core)
     trial, lives = PoolLife(0.0, core.config.charge_factor), core.reopened
-    for decision in (decision for segment in contents.segments for decision in segment.decisions):
-        _look(follower, trial, decision.now_s)
+    for decision in contents.decisions:
+        _spend(follower, trial, decision.now_s)
         follower.follow(decision)
         if core.reopened != lives:
             trial.samples = _samples(core)
@@ -98,7 +98,7 @@ def trials(contents: Contents, budget: float) -> Iterator[PoolLife]:
     yield trial
 
 
-def _look(follower: Follower, trial: PoolLife, now_s: float) -> None:
+def _spend(follower: Follower, trial: PoolLife, now_s: float) -> None:
     """Note the budget's events up to ``now_s``."""
     core = follower.core
     while trial.ended_s is None and not core.draining and (due_s := core.usage.due_s()) <= now_s:

@@ -1,7 +1,8 @@
-"""What ``pilot status`` and ``pilot ls`` show, from the core, the monitor and the roster."""
+"""The answers of ``pilot status``, ``ls``, ``nodes`` and others, from the core, the monitor and the roster."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from statistics import median
 
@@ -11,14 +12,12 @@ from pilot.core.errors import UserError
 from pilot.core.ids import TrainerId
 from pilot.core.plan.explain import explain, rate_sentences
 from pilot.core.plan.objective import scaling_efficiency, worth_sentence
-from pilot.core.pool.evidence import DEATHS_WITHIN_S, headline
+from pilot.core.pool.evidence import headline
 from pilot.core.trainer.budget import hours
 from pilot.core.trainer.proof import ProofState
 from pilot.core.trainer.remaining_work import BY_SESSION, Goal
 from pilot.core.trainer.trainer import Trainer
-from pilot.core.trainer.transitions import DEATHS_ALLOWED
 from pilot.history.monitor import Monitor
-from pilot.history.records import TrainerRecord
 from pilot.history.utilisation import Best, WorkAccount, utilisation
 from pilot.history.words import node_count
 from pilot.protocol.pool_status import (
@@ -35,18 +34,13 @@ from pilot.protocol.pool_status import (
     TrainerStatus,
     UtilisationStatus,
 )
-from pilot.protocol.requests import Explained
-from pilot.service.agents import slow_nodes as paces
-from pilot.service.agents.roster import Roster, differences
+from pilot.protocol.requests import Explained, NodeList, PilotList, StudyList, StudyStatus, TrainerList, TrialList
+from pilot.service.agents.node_remarks import node_remarks
+from pilot.service.agents.roster import Roster
+from pilot.service.requests import study_store
 from pilot.service.requests.launch_store import LaunchStore
-from pilot.service.requests.waiting import Waiting
-
-NODES_TOLD = 3
-"""How many nodes of a trainer are named that are slow, or on which its processes die."""
-
-QUIET_S = 120.0
-"""A trainer that reports no progress for this long gets a remark, and so does a script that has not reached its
-training after this long."""
+from pilot.service.requests.study_store import StudyStore
+from pilot.service.requests.waiting import Waiting, remarks
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,63 +61,203 @@ class About:
     damage: list[str] = field(default_factory=list)
 
 
-def status(
-    about: About, core: Coordinator, monitor: Monitor, launches: LaunchStore, utilisation: UtilisationStatus
-) -> PoolStatus:
-    """What ``pilot status`` shows."""
-    return PoolStatus(
-        **asdict(about),
-        now_s=monitor.now_s,
-        draining=core.draining,
-        node_seconds=monitor.node_seconds,
-        ended_kept=core.config.ended_kept,
-        charge_factor=core.config.charge_factor,
-        used_node_hours=hours(core.usage.until(monitor.now_s), core.config.charge_factor),
-        budget_node_hours=core.config.budget_node_hours,
-        pool=pool(core, monitor),
-        trainers=trainers(core, monitor, launches, about.keeper),
-        decisions=[DecisionStatus(at_s=at_s, text=text) for at_s, text in monitor.decisions],
-        solves=_solves(monitor),
-        utilisation=utilisation,
-        remarks=monitor.pool_remarks,
-    )
+@dataclass(slots=True)
+class PoolView:
+    """Answers read-only requests about a pool. ``roster`` is None if the pool is down."""
+
+    core: Coordinator
+    monitor: Monitor
+    launches: LaunchStore
+    study_store: StudyStore
+    about: Callable[[], About]
+    clock: Callable[[], float]
+    roster: Roster | None = None
+
+    def trainers(self) -> TrainerList:
+        """All trainers, in the order of submission."""
+        return TrainerList(trainers=self._trainers(self.about().keeper))
+
+    def status(self, use: UtilisationStatus | None = None) -> PoolStatus:
+        """The pool, the trainers, the decisions. ``use`` is U, if it was computed in advance."""
+        about, core, monitor, now_s = self.about(), self.core, self.monitor, self._now_s()
+        return PoolStatus(
+            **asdict(about),
+            now_s=now_s,
+            draining=core.draining,
+            node_seconds=monitor.node_seconds,
+            ended_kept=core.config.ended_kept,
+            charge_factor=core.config.charge_factor,
+            used_node_hours=hours(core.usage.until(now_s), core.config.charge_factor),
+            budget_node_hours=core.config.budget_node_hours,
+            pool=self._pool(),
+            trainers=self._trainers(about.keeper),
+            decisions=[DecisionStatus(at_s=at_s, text=text) for at_s, text in monitor.decisions],
+            solves=_solves(monitor),
+            utilisation=use or utilisation_of(account(core, monitor)),
+            remarks=[*monitor.pool_remarks, *self._node_remarks()],
+        )
+
+    def account(self) -> WorkAccount:
+        """The data for computing U."""
+        self._now_s()
+        return account(self.core, self.monitor)
+
+    def nodes(self) -> NodeList:
+        """The nodes in the pool, and those set aside."""
+        now_s = self._now_s()
+        return NodeList(now_s=now_s, nodes=self._pool(), set_aside=self._set_aside(), remarks=self._node_remarks())
+
+    def pilots(self) -> PilotList:
+        """The pilots that registered."""
+        now_s, known = self.clock(), self.roster.pilots.values() if self.roster is not None else ()
+        return PilotList(
+            pilots=[
+                PilotStatus(
+                    node=pilot.node,
+                    host=pilot.hello.host if pilot.hello else "",
+                    pilot=pilot.hello.pilot if pilot.hello else "",
+                    job=pilot.job or "",
+                    pid=pilot.hello.pid if pilot.hello else None,
+                    connected=pilot.here,
+                    notice=pilot.leaving,
+                    heard_ago_s=now_s - pilot.heard_s,
+                    joined_s=pilot.joined_s,
+                )
+                for pilot in known
+            ]
+        )
+
+    def history(self, name: str) -> TrainerHistory:
+        """The history of the trainer of this name."""
+        about, monitor, now_s = self.about(), self.monitor, self._now_s()
+        trainer = trainer_of(self.core, name)
+        record, waiting = monitor.trainers[trainer.id], Waiting(self.core, monitor, about.keeper)
+        gone = [HeldNode(node=s.node, job=s.job, from_s=s.start_s, until_s=s.end_s) for s in record.spans]
+        here = [
+            HeldNode(node=node, job=monitor.jobs.get(node, ""), from_s=since_s, until_s=None)
+            for node, since_s in record.held_since_s.items()
+        ]
+        return TrainerHistory(
+            began_unix_s=about.began_unix_s,
+            now_s=now_s,
+            charge_factor=self.core.config.charge_factor,
+            trainer=self._trainer(trainer, waiting.of(trainer)),
+            held_nodes=gone + here,
+        )
+
+    def explain(self, name: str) -> Explained:
+        """Why the trainer of this name has its nodes, or why it ended."""
+        return _explained(self.about().objective, self.core, self.monitor, TrainerId(name))
+
+    def studies(self) -> StudyList:
+        """All studies, in the order of submission."""
+        return StudyList(studies=[self.study(name) for name in self.core.studies])
+
+    def study(self, name: str) -> StudyStatus:
+        """The study of this name."""
+        return study_store.status(self.core, self.study_store, study_store.find(self.core, name), self.clock())
+
+    def trials(self, name: str) -> TrialList:
+        """A study and its trials."""
+        return study_store.trials(self.core, self.study_store, study_store.find(self.core, name), self.clock())
+
+    def _now_s(self) -> float:
+        self.monitor.advance(self.clock())
+        return self.monitor.now_s
+
+    def _pool(self) -> list[NodeStatus]:
+        pool, monitor = self.core.pool, self.monitor
+        return [
+            NodeStatus(
+                node=node,
+                host=node.partition(".")[0],
+                job=monitor.jobs.get(node, ""),
+                trainer=pool.occupant.get(node) or pool.owner.get(node),
+                leaving=node in pool.leaving,
+                set_aside=node in pool.aside,
+                joined_s=monitor.joined_s.get(node, 0.0),
+                ends_s=pool.ends.get(node),
+            )
+            for node in pool.nodes
+        ]
+
+    def _set_aside(self) -> list[SetAsideStatus]:
+        now_s = self.monitor.now_s
+        return [
+            SetAsideStatus(
+                node=node, trainer=trainer, left_s=max(0.0, aside.until_s - now_s), reason=headline(aside.reason)
+            )
+            for node, trainer, aside in self.core.blame.set_aside()
+        ]
+
+    def _node_remarks(self) -> list[str]:
+        return [] if self.roster is None else node_remarks(self.core, self.roster)
+
+    def _trainers(self, keeper: KeeperStatus) -> list[TrainerStatus]:
+        self._now_s()
+        waiting = Waiting(self.core, self.monitor, keeper)
+        return [self._trainer(trainer, waiting.of(trainer)) for trainer in self.core.trainers.values()]
+
+    def _trainer(self, trainer: Trainer, waits: str) -> TrainerStatus:
+        core, monitor, launches = self.core, self.monitor, self.launches
+        costs, charge_factor = core.costs, core.config.charge_factor
+        record = monitor.trainers[trainer.id]
+        training = trainer.group.members if trainer.group is not None else ()
+        rate, goal = record.samples_per_s if training else None, Goal.of(record.metrics)
+        budget_s = trainer.usage.budget_s
+        ran_until_s = monitor.now_s if record.ended_s is None else record.ended_s
+        return TrainerStatus(
+            trainer=trainer.id,
+            uid=trainer.spec.uid,
+            phase=trainer.phase,
+            reason=trainer.reason,
+            directory=str(launches.shown(trainer.spec)),
+            nodes=list(training),
+            target=list(trainer.target),
+            warming=[n for n in trainer.workers if not trainer.ready_on(n)],
+            min_nodes=trainer.spec.min_nodes,
+            max_nodes=trainer.spec.max_nodes,
+            fixed_curve=trainer.spec.fixed_curve,
+            generation=trainer.generation,
+            step=trainer.step,
+            steps=goal.iterations,
+            epoch=trainer.epoch,
+            epochs=goal.epochs,
+            samples=trainer.samples,
+            samples_per_s=rate,
+            measured_samples_per_s=dict(sorted(trainer.measured.rates.items())),
+            scaling=[] if trainer.measured.guessed else list(trainer.measured.estimates),
+            rescale_up_s=trainer.measured.rescale_s(costs, up=True),
+            rescale_down_s=trainer.measured.rescale_s(costs, up=False),
+            metrics={name: value for name, value in record.metrics.items() if name not in BY_SESSION},
+            elapsed_s=ran_until_s - (record.submitted_s if record.started_s is None else record.started_s),
+            left_s=goal.left_s(trainer.epoch, trainer.step, trainer.samples, rate),
+            waits=waits,
+            **asdict(trainer.counts),
+            redone_steps=record.redone_steps,
+            longest_stall_s=record.longest_stall_s,
+            held=trainer.held,
+            node_seconds=record.held_node_seconds(monitor.now_s),
+            used_node_hours=hours(trainer.usage.until(monitor.now_s), charge_factor),
+            budget_node_hours=None if budget_s is None else hours(budget_s, charge_factor),
+            checkpoints_kept=launches.checkpoints_kept(trainer.spec),
+            submitted_s=record.submitted_s,
+            started_s=record.started_s,
+            ended_s=record.ended_s,
+            remarks=remarks(trainer, monitor),
+            check=trainer.proof.state,
+            check_text=trainer.proof.text,
+        )
 
 
-def trainers(core: Coordinator, monitor: Monitor, launches: LaunchStore, keeper: KeeperStatus) -> list[TrainerStatus]:
-    """Every trainer, in the order of submission."""
-    waiting = Waiting(core, monitor, keeper)
-    return [_trainer(t, core, monitor, launches, waiting.of(t)) for t in core.trainers.values()]
-
-
-def history(
-    about: About, core: Coordinator, monitor: Monitor, launches: LaunchStore, name: TrainerId
-) -> TrainerHistory:
-    """The history of the trainer of this name."""
-    trainer, record = trainer_of(core, name), monitor.trainers[name]
-    waiting = Waiting(core, monitor, about.keeper)
-    gone = [HeldNode(node=s.node, job=s.job, from_s=s.start_s, until_s=s.end_s) for s in record.spans]
-    here = [
-        HeldNode(node=node, job=monitor.jobs.get(node, ""), from_s=since_s, until_s=None)
-        for node, since_s in record.held_since_s.items()
-    ]
-    return TrainerHistory(
-        began_unix_s=about.began_unix_s,
-        now_s=monitor.now_s,
-        charge_factor=core.config.charge_factor,
-        trainer=_trainer(trainer, core, monitor, launches, waiting.of(trainer)),
-        held_nodes=gone + here,
-    )
-
-
-def explained(about: About, core: Coordinator, monitor: Monitor, name: TrainerId) -> Explained:
-    """Why the trainer of this name has its nodes, or why it ended."""
+def _explained(objective: str, core: Coordinator, monitor: Monitor, name: TrainerId) -> Explained:
     trainer = trainer_of(core, name)
     if trainer.outcome is not None:
         return Explained(trainer=name, sentences=[f"{name} {trainer.outcome}: {trainer.reason}"], decision=None)
     found = explain(*monitor.last, name) if monitor.last is not None and not trainer.held else None
     sentences = [f"{name} was not part of the last plan."]
     if found is not None:
-        sentences = found.sentences() if found.pinned else [*found.sentences(), worth_sentence(about.objective)]
+        sentences = found.sentences() if found.pinned else [*found.sentences(), worth_sentence(objective)]
     if name in core.arrivals.trainers and trainer.target:
         held = node_count(len(trainer.target))
         sentences = [
@@ -145,7 +279,7 @@ def explained(about: About, core: Coordinator, monitor: Monitor, name: TrainerId
     rates = rate_sentences(measured.estimates, guessed=measured.guessed, curve_from=trainer.spec.curve_from)
     record = monitor.trainers[name]
     by_itself = record.progress_s is not None and not BY_SESSION.intersection(record.metrics)
-    saves = "Its script saves its own checkpoints." if by_itself else core.pace_of(trainer).sentence()
+    saves = "Its script saves its own checkpoints." if by_itself else core.checkpoint_interval(trainer).sentence()
     return Explained(trainer=name, sentences=[*sentences, *rates, saves], decision=found)
 
 
@@ -167,66 +301,6 @@ def trainer_of(core: Coordinator, name: str) -> Trainer:
     return trainer
 
 
-def pool(core: Coordinator, monitor: Monitor) -> list[NodeStatus]:
-    """Every node, in the order of joining."""
-    return [
-        NodeStatus(
-            node=node,
-            host=node.partition(".")[0],
-            job=monitor.jobs.get(node, ""),
-            trainer=core.pool.occupant.get(node) or core.pool.owner.get(node),
-            leaving=node in core.pool.leaving,
-            set_aside=node in core.pool.aside,
-            joined_s=monitor.joined_s.get(node, 0.0),
-            ends_s=core.pool.ends.get(node),
-        )
-        for node in core.pool.nodes
-    ]
-
-
-def set_aside(core: Coordinator, now_s: float) -> list[SetAsideStatus]:
-    """Every node that is not used for a while."""
-    return [
-        SetAsideStatus(
-            node=node, trainer=trainer, left_s=max(0.0, aside.until_s - now_s), reason=headline(aside.reason)
-        )
-        for node, trainer, aside in core.blame.set_aside()
-    ]
-
-
-def pilots(roster: Roster, now_s: float) -> list[PilotStatus]:
-    """Every pilot that registered."""
-    return [
-        PilotStatus(
-            node=pilot.node,
-            host=pilot.hello.host if pilot.hello else "",
-            pilot=pilot.hello.pilot if pilot.hello else "",
-            job=pilot.hello.job if pilot.hello else "",
-            pid=pilot.hello.pid if pilot.hello else None,
-            connected=pilot.here,
-            notice=pilot.leaving,
-            heard_ago_s=now_s - pilot.heard_s,
-            joined_s=pilot.joined_s,
-        )
-        for pilot in roster.pilots.values()
-    ]
-
-
-def about_nodes(core: Coordinator, roster: Roster) -> list[str]:
-    """Nodes that have other versions than most, or are much slower than the others of their group."""
-    lines = differences(roster.versions())
-    for trainer in core.trainers.values():
-        members = trainer.group.members if trainer.group is not None else ()
-        here = {node: roster.pilots[node] for node in members if node in roster.pilots}
-        found = paces.slow({node: pilot.pace_of(trainer.id) for node, pilot in here.items()})
-        for node, times in found[:NODES_TOLD]:
-            job = hello.job if (hello := here[node].hello) is not None else ""
-            lines.append(paces.sentence(node, times, trainer.id, len(members), job))
-        if len(found) > NODES_TOLD:
-            lines.append(f"{node_count(len(found) - NODES_TOLD)} more of {trainer.id} are as slow")
-    return lines
-
-
 def account(core: Coordinator, monitor: Monitor) -> WorkAccount:
     """The data for computing U: a copy, so that it can be computed in a thread."""
     monitor.advance(monitor.now_s)
@@ -240,7 +314,7 @@ def account(core: Coordinator, monitor: Monitor) -> WorkAccount:
     )
 
 
-def use(account: WorkAccount) -> UtilisationStatus:
+def utilisation_of(account: WorkAccount) -> UtilisationStatus:
     """U; None if there were too many different sets of trainers to compute it quickly."""
     found = utilisation(account, best_for(account))
     return UtilisationStatus(u=found.u, eq_nodes=found.eq_nodes, work=found.work, static_work=found.static_work)
@@ -249,106 +323,6 @@ def use(account: WorkAccount) -> UtilisationStatus:
 def best_for(account: WorkAccount) -> Best | None:
     """The planner that divides static nodes; None if there were too many different sets of trainers."""
     return planners.make("dp") if () not in account.open_for_s else None
-
-
-def _trainer(trainer: Trainer, core: Coordinator, monitor: Monitor, launches: LaunchStore, waits: str) -> TrainerStatus:
-    costs, charge_factor = core.costs, core.config.charge_factor
-    record = monitor.trainers[trainer.id]
-    training = trainer.group.members if trainer.group is not None else ()
-    rate, goal = record.samples_per_s if training else None, Goal.of(record.metrics)
-    ran_until_s = monitor.now_s if record.ended_s is None else record.ended_s
-    return TrainerStatus(
-        trainer=trainer.id,
-        uid=trainer.spec.uid,
-        phase=trainer.phase,
-        reason=trainer.reason,
-        directory=str(launches.shown(trainer.spec)),
-        nodes=list(training),
-        target=list(trainer.target),
-        warming=[n for n in trainer.workers if not trainer.ready_on(n)],
-        min_nodes=trainer.spec.min_nodes,
-        max_nodes=trainer.spec.max_nodes,
-        fixed_curve=trainer.spec.fixed_curve,
-        generation=trainer.generation,
-        step=trainer.step,
-        steps=goal.iterations,
-        epoch=trainer.epoch,
-        epochs=goal.epochs,
-        samples=trainer.samples,
-        samples_per_s=rate,
-        measured_samples_per_s=dict(sorted(trainer.measured.rates.items())),
-        scaling=[] if trainer.measured.guessed else list(trainer.measured.estimates),
-        rescale_up_s=trainer.measured.rescale_s(costs, up=True),
-        rescale_down_s=trainer.measured.rescale_s(costs, up=False),
-        metrics={name: value for name, value in record.metrics.items() if name not in BY_SESSION},
-        elapsed_s=ran_until_s - (record.submitted_s if record.started_s is None else record.started_s),
-        left_s=goal.left_s(trainer.epoch, trainer.step, trainer.samples, rate),
-        waits=waits,
-        **asdict(trainer.counts),
-        redone_steps=record.redone_steps,
-        longest_stall_s=record.longest_stall_s,
-        held=trainer.held,
-        node_seconds=record.held_node_seconds(monitor.now_s),
-        used_node_hours=hours(trainer.usage.until(monitor.now_s), charge_factor),
-        budget_node_hours=hours(budget_s, charge_factor) if (budget_s := trainer.usage.budget_s) is not None else None,
-        checkpoints_kept=launches.checkpoints_kept(trainer.spec),
-        submitted_s=record.submitted_s,
-        started_s=record.started_s,
-        ended_s=record.ended_s,
-        remarks=_remarks(trainer, monitor),
-        check=trainer.proof.state,
-        check_text=trainer.proof.text,
-    )
-
-
-def _remarks(trainer: Trainer, monitor: Monitor) -> list[str]:
-    record, stays = monitor.trainers[trainer.id], trainer.stays_at()
-    grows_no_more = stays is not None and (trainer.refusal or trainer.differs) and trainer.open
-    refused = [stays[1]] if stays is not None and grows_no_more else []
-    now_s = monitor.now_s
-    return [
-        *record.remarks,
-        *filter(None, [record.failed_checkpoint]),
-        *refused,
-        *_dying(trainer, now_s),
-        *_quiet(trainer, record, now_s),
-        *_slow_to_start(trainer, monitor),
-    ]
-
-
-def _dying(trainer: Trainer, now_s: float) -> list[str]:
-    """Between two deaths it makes steps, so it goes on each time: without a word nobody would know what it loses."""
-    deaths = trainer.evidence.deaths.items() if trainer.open else ()
-    lately = {node: sum(now_s - at_s < DEATHS_WITHIN_S for at_s in times) for node, times in deaths}
-    if sum(lately.values()) < DEATHS_ALLOWED:
-        return []
-    most = sorted(lately, key=lambda node: -lately[node])[:NODES_TOLD]
-    return [
-        f"its training processes have died {sum(lately.values())} times within {DEATHS_WITHIN_S / 60:.0f} minutes"
-        f" ({', '.join(f'{lately[node]} on {node}' for node in most)}); pilot events --trainer {trainer.id} tells how"
-    ]
-
-
-def _quiet(trainer: Trainer, record: TrainerRecord, now_s: float) -> list[str]:
-    if not trainer.open or not record.nodes or record.started_s is None:
-        return []
-    quiet_s = now_s - (record.progress_s if record.progress_s is not None else record.started_s)
-    if quiet_s < QUIET_S:
-        return []
-    return [f"it is training on {node_count(record.nodes)} but has reported no progress for {quiet_s:.0f} s"]
-
-
-def _slow_to_start(trainer: Trainer, monitor: Monitor) -> list[str]:
-    waited_s = {
-        node: monitor.now_s - monitor.starting_s.get((trainer.id, node), monitor.now_s)
-        for node in trainer.workers
-        if not trainer.ready_on(node)
-    }
-    return [
-        f"its script has run for {seconds:.0f} s on {node} without reaching session.epochs"
-        for node, seconds in waited_s.items()
-        if seconds >= QUIET_S
-    ]
 
 
 def _solves(monitor: Monitor) -> SolveStatus:

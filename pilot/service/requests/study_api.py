@@ -3,40 +3,38 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 import secrets
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Future
 from dataclasses import replace
 
 from pilot.core.errors import UserError
+from pilot.core.events import Event
 from pilot.core.ids import StudyId, TrainerUid
 from pilot.core.study.events import StudyResumed, StudyStopped, StudySubmitted
 from pilot.core.study.study import TRIALS_MAX, Study
 from pilot.protocol.requests import Nothing, OneStudy, StudyList, StudyResumption, StudyStatus, TrialList
 from pilot.service.durability.live_driver import LiveDriver
 from pilot.service.requests import study_store
-from pilot.service.requests.study_store import StudyStore
+from pilot.service.requests.status_view import PoolView
 from pilot.site.site import Site
 from pilot.submission.study_definition import StudyDefinition, differences
 from pilot.submission.submission import with_check
 
-log = logging.getLogger(__name__)
-
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,47}")
 
-Decided = Callable[[Future[None], str], Awaitable[None]]
+Decide = Callable[[Event, str], Awaitable[None]]
 
 
 class StudyApi:
-    """One method per verb of :mod:`pilot.protocol.requests`. ``decided`` waits until a decision is on disk."""
+    """One method per verb of :mod:`pilot.protocol.requests`. ``decide`` waits until the decision is on disk."""
 
-    def __init__(self, site: Site, driver: LiveDriver, store: StudyStore, decided: Decided) -> None:
+    def __init__(self, site: Site, driver: LiveDriver, view: PoolView, decide: Decide) -> None:
         self._site = site
         self._driver = driver
-        self._store = store
-        self._decided = decided
+        self._view = view
+        self._store = view.study_store
+        self._decide = decide
         self._arriving: set[str] = set()
 
     async def run(self, given: StudyDefinition) -> StudyStatus:
@@ -51,8 +49,7 @@ class StudyApi:
             self._arriving.discard(given.name)
         if self._driver.core.draining:
             raise UserError("the pool is shutting down; run pilot up afterwards to continue it")
-        await self._decided(self._driver.post(StudySubmitted(spec)), f"study {given.name} is submitted")
-        log.info("study %s was submitted: %s", given.name, given.launch.script)
+        await self._decide(StudySubmitted(spec), f"study {given.name} is submitted")
         return await self._status(self._study(given.name))
 
     async def studies(self, _: Nothing) -> StudyList:
@@ -63,14 +60,14 @@ class StudyApi:
         """A study's trials."""
         study = self._study(asked.study)
         await asyncio.to_thread(self._store.definition, study.spec)  # from the disk only once
-        return study_store.trials(self._driver.core, self._store, study, self._driver.clock())
+        return self._view.trials(study.id)
 
     async def stop(self, asked: OneStudy) -> StudyStatus:
         """Stop a study: shelve its trials where they are."""
         study = self._study(asked.study)
         if study.stopped:
             raise UserError(f"study {study.id} is already stopped: {study.stopped}")
-        await self._decided(self._driver.post(StudyStopped(study.id)), f"study {study.id} stops")
+        await self._decide(StudyStopped(study.id), f"study {study.id} stops")
         return await self._status(study)
 
     async def resume(self, asked: StudyResumption) -> StudyStatus:
@@ -88,7 +85,7 @@ class StudyApi:
         total = study.total + asked.more
         if total > TRIALS_MAX:
             raise UserError(f"a study has at most {TRIALS_MAX} trials, and {study.id} has {study.total}")
-        await self._decided(self._driver.post(StudyResumed(study.id, total)), f"study {study.id} goes on")
+        await self._decide(StudyResumed(study.id, total), f"study {study.id} goes on")
         return await self._status(study)
 
     async def _same_space(self, study: Study, expected: StudyDefinition) -> None:
@@ -111,4 +108,4 @@ class StudyApi:
 
     async def _status(self, study: Study) -> StudyStatus:
         await asyncio.to_thread(self._store.definition, study.spec)  # from the disk only once
-        return study_store.status(self._driver.core, self._store, study, self._driver.clock())
+        return self._view.study(study.id)

@@ -1,13 +1,23 @@
-"""What a trainer is waiting for, in words: for ``pilot status`` and ``pilot ls``."""
+"""What a trainer is waiting for, and its troubles, in words: for ``pilot status`` and ``pilot ls``."""
 
 from __future__ import annotations
 
 from pilot.core.coordinator import Coordinator
+from pilot.core.pool.evidence import DEATHS_WITHIN_S
 from pilot.core.trainer.situation import WRITES_TRIED
 from pilot.core.trainer.trainer import Phase, Trainer
+from pilot.core.trainer.transitions import DEATHS_ALLOWED
 from pilot.history.monitor import Monitor
+from pilot.history.records import TrainerRecord
 from pilot.history.words import counted, duration, expected_start, node_count
 from pilot.protocol.pool_status import KeeperStatus
+
+NODES_NAMED = 3
+"""How many nodes of a trainer are named that are slow, or on which its processes die."""
+
+QUIET_S = 120.0
+"""A trainer that reports no progress for this long gets a remark, and so does a script that has not reached its
+training after this long."""
 
 
 class Waiting:
@@ -31,7 +41,7 @@ class Waiting:
             case Phase.PAUSED:
                 return _paused(trainer) or self._starting(trainer) or _joining(trainer)
             case Phase.RUNNING:
-                pausing = "stopping after a step that its nodes agree on" if trainer.pausing else ""
+                pausing = "pausing at the next common step" if trainer.pausing else ""
                 return "; ".join(
                     filter(None, [pausing, trainer.profile.sentence(), self._starting(trainer, more=True)])
                 )
@@ -105,3 +115,54 @@ def _paused(trainer: Trainer) -> str:
 
 def _more(nodes: int) -> str:
     return f"{nodes} more node{'' if nodes == 1 else 's'}"
+
+
+def remarks(trainer: Trainer, monitor: Monitor) -> list[str]:
+    """Remarks about ``trainer`` for its user: those of the monitor, then its present troubles."""
+    record, stays = monitor.trainers[trainer.id], trainer.stays_at()
+    grows_no_more = stays is not None and (trainer.refusal or trainer.differs) and trainer.open
+    refused = [stays[1]] if stays is not None and grows_no_more else []
+    now_s = monitor.now_s
+    return [
+        *record.remarks,
+        *filter(None, [record.failed_checkpoint]),
+        *refused,
+        *_dying(trainer, now_s),
+        *_quiet(trainer, record, now_s),
+        *_slow_to_start(trainer, monitor),
+    ]
+
+
+def _dying(trainer: Trainer, now_s: float) -> list[str]:
+    """Between two deaths it makes steps, so it goes on each time: without a word nobody would know what it loses."""
+    deaths = trainer.evidence.deaths.items() if trainer.open else ()
+    lately = {node: sum(now_s - at_s < DEATHS_WITHIN_S for at_s in times) for node, times in deaths}
+    if sum(lately.values()) < DEATHS_ALLOWED:
+        return []
+    most = sorted(lately, key=lambda node: -lately[node])[:NODES_NAMED]
+    return [
+        f"its training processes have died {sum(lately.values())} times within {DEATHS_WITHIN_S / 60:.0f} minutes"
+        f" ({', '.join(f'{lately[node]} on {node}' for node in most)}); pilot events --trainer {trainer.id} tells how"
+    ]
+
+
+def _quiet(trainer: Trainer, record: TrainerRecord, now_s: float) -> list[str]:
+    if not trainer.open or not record.nodes or record.started_s is None:
+        return []
+    quiet_s = now_s - (record.progress_s if record.progress_s is not None else record.started_s)
+    if quiet_s < QUIET_S:
+        return []
+    return [f"it is training on {node_count(record.nodes)} but has reported no progress for {quiet_s:.0f} s"]
+
+
+def _slow_to_start(trainer: Trainer, monitor: Monitor) -> list[str]:
+    waited_s = {
+        node: monitor.now_s - monitor.starting_s.get((trainer.id, node), monitor.now_s)
+        for node in trainer.workers
+        if not trainer.ready_on(node)
+    }
+    return [
+        f"its script has run for {seconds:.0f} s on {node} without reaching session.epochs"
+        for node, seconds in waited_s.items()
+        if seconds >= QUIET_S
+    ]

@@ -138,7 +138,7 @@ class LoadedFiles(msgspec.Struct, tag=True):
 
 def note_loaded(run: CheckedRun) -> None:
     """Record the code that this process has loaded since the last call."""
-    files = {name: version for part in loaded_code.news() for name, version in part.items()}
+    files = {name: version for part in loaded_code.new_versions() for name, version in part.items()}
     _append(run, LoadedFiles(files, imported.new_modules()))
 
 

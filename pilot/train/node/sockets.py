@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pilot.comm.channel import Channel, PeerGone, close_inherited, listen
-from pilot.comm.messages import Answer, AnyNote, Here, Spreaded
+from pilot.comm.messages import Answer, AnyNote, Here, SpreadDone
 from pilot.core.errors import ORPHANED_STATUS, REFUSAL, ProtocolError, UserError
 from pilot.host.system import readable
 from pilot.protocol import wire
@@ -163,7 +163,7 @@ class WorkerSockets:
 def _answer(channel: Channel) -> tuple[AnyNote | None, int | None]:
     """Return the next message of a known rank process; :class:`ProtocolError` if it is not an answer."""
     note, fd = channel.receive()
-    if fd is not None and not isinstance(note, Spreaded):
+    if fd is not None and not isinstance(note, SpreadDone):
         os.close(fd)
         raise ProtocolError("unexpected descriptor from a rank process")
     if not isinstance(note, Answer | None):

@@ -9,7 +9,7 @@ They agree without extra messages, through two numbers that are summed with each
    index, which makes the parts a checkpoint; it notices if one is missing or has a different state.
 
 If there is a regroup meanwhile, the checkpoint is abandoned: the next one is due at once, and its publication removes
-the parts. A group of one rank, and the leader of a group whose parts made no checkpoint, write the whole state.
+the parts. A group of one rank, and the leader of a group whose parts made no checkpoint, write the state as one file.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pilot.train.state.training import Training
 
 class Periodic:
     """Each rank has one; it is used only at safe points. ``interval_s``, between two checkpoints, may be set at any
-    time; ``next_steps`` is told of each.
+    time; ``next_steps`` is notified of each.
     """
 
     def __init__(self, saver: Saver, training: Training, next_steps: NextSteps, interval_s: float) -> None:
@@ -37,12 +37,12 @@ class Periodic:
         self._under_way: tuple[Membership, int] | None = None
 
     def begun(self) -> None:
-        """A checkpoint begins: the next one is due an interval later."""
+        """Record that a checkpoint begins: the next one is due an interval later."""
         self._begun_s = time.monotonic()
 
     def may_save(self, group: Membership | None) -> bool:
         """Whether a checkpoint in parts could begin after this step."""
-        if group is None or self._whole(group) or self._in_parts(group) is not None or self._saver.busy:
+        if group is None or self._as_one_file(group) or self._in_parts(group) is not None or self._saver.busy:
             return False
         return group.rank != 0 or self._due()
 
@@ -51,7 +51,7 @@ class Periodic:
         return group is not None and self._in_parts(group) is not None and not self._saver.busy
 
     def stepped(self, group: Membership, words: Words) -> None:
-        """A step was applied; ``words`` are its sums."""
+        """Save, if all ranks can, after a step whose sums are ``words``."""
         step = self._in_parts(group)
         if step is None:
             self._begin(group, words)
@@ -61,30 +61,31 @@ class Periodic:
                 self._saver.start_index(group, step)
 
     def abandon(self) -> None:
-        """There will be no more steps."""
+        """Give up the current checkpoint, because there will be no more steps."""
         if self._under_way is not None:
             self._under_way = None
             self._saver.drop_part()
 
     def _begin(self, group: Membership, words: Words) -> None:
-        step = self._training.position.step
+        alone = group.rank == 0 and self._as_one_file(group) and self._due() and not self._saver.busy
+        if words.save != group.size and not alone:
+            return
+        self.begun()
+        self._next_steps.saved(group.generation)
+        step, state = self._training.position.step, self._training.encoded()
         if words.save == group.size:
-            self.begun()
-            self._next_steps.saved(group.generation)
             self._under_way = group, step
-            self._saver.start_part(group, step, self._training.encoded(), self._training.shared())
-        elif group.rank == 0 and self._whole(group) and self._due() and not self._saver.busy:
-            self.begun()
-            self._next_steps.saved(group.generation)
+            self._saver.start_part(group, step, state, self._training.shared())
+        else:
             self._under_way = None
-            self._saver.start(group.generation, step, self._training.encoded())
+            self._saver.start(group.generation, step, state)
 
     def _in_parts(self, group: Membership) -> int | None:
         """The step of the checkpoint that ``group`` is writing together, if any. (Other groups' were abandoned.)"""
         return self._under_way[1] if self._under_way is not None and self._under_way[0] == group else None
 
-    def _whole(self, group: Membership) -> bool:
-        """Whether to write the whole state; for a sharded model no rank has it."""
+    def _as_one_file(self, group: Membership) -> bool:
+        """Whether one rank writes the complete state; of a sharded model no rank has it."""
         failed = self._saver.failed_in == group.generation and self._training.sharding is None
         return group.size == 1 or failed
 

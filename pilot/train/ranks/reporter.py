@@ -69,7 +69,7 @@ class Reporter:
 
     def new_code(self) -> None:
         """Report the files of the script that were loaded since the last call."""
-        for files in loaded_code.news():
+        for files in loaded_code.new_versions():
             self._send(wire.CodeLoaded(self._trainer, files))
 
     def paused(self, generation: int) -> None:

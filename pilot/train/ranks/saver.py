@@ -7,14 +7,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from pilot.checkpoint import names, reader, store
 from pilot.checkpoint.names import Age
 from pilot.checkpoint.own_directory import held
-from pilot.checkpoint.parts import WrittenPart, own_rows
+from pilot.checkpoint.publish import own_rows
 from pilot.checkpoint.reader import Wanted
 from pilot.checkpoint.snapshot import Snapshots
 from pilot.checkpoint.store import Written
@@ -30,11 +29,10 @@ Part = tuple[int, Shared]
 """Which process of the node, and which arrays are the same on all processes."""
 Took = Callable[[Written], tuple[float, float]]
 """How long a checkpoint took to write, and how long one rank takes by itself."""
-_Result = TypeVar("_Result")
 
 _PARTS_LIMIT_S = 60.0
 """How long the first process of a node waits for the parts of the others while nothing is written."""
-_LOOK_S = 0.05
+_POLL_S = 0.05
 _READ_AGAIN_S = (0.2, 0.5, 1.0, 2.0, 4.0, 4.0)
 """The pauses before a checkpoint that cannot be read is tried again on this node."""
 
@@ -43,16 +41,15 @@ _READ_AGAIN_S = (0.2, 0.5, 1.0, 2.0, 4.0, 4.0)
 class Saver:
     """Writes one checkpoint, or one part of one, at a time.
 
-    ``failed_in`` is the newest generation in which the ranks' parts did not make a checkpoint; ``next_step``: what lay
-    beside the checkpoint that was loaded (b"": nothing); ``given_up``: see
-    :class:`~pilot.train.node.membership.Membership`.
+    ``failed_in`` is the newest generation in which the ranks' parts did not make a checkpoint; ``next_step``: the block
+    beside the loaded checkpoint (b"": none); ``given_up``: see :class:`~pilot.train.node.membership.Membership`.
     """
 
     trainer: str  #: whose checkpoints
     uid: str  #: whose checkpoints
     directory: Path  #: where its checkpoints are
     kept: int  #: how many of the newest to keep
-    tell: Callable[[wire.CheckpointWritten], None]  #: called with the outcome of each write, from any thread
+    report: Callable[[wire.CheckpointWritten], None]  #: called with the outcome of each write, from any thread
     #: up to which all ranks certainly held the same state; the newest checkpoint up to there is kept as well
     agreed_step: Callable[[], int | None] = lambda: None
     per_node: int = 1  #: how many ranks of a node hold shards of the state
@@ -61,7 +58,7 @@ class Saver:
     given_up: int = field(default=0, init=False)
     _thread: threading.Thread | None = field(default=None, init=False)
     _beside: threading.Thread | None = field(default=None, init=False)
-    _part: WrittenPart | None = field(default=None, init=False)
+    _part: Written | None = field(default=None, init=False)
     _snapshots: Snapshots = field(default_factory=Snapshots, init=False)
 
     @property
@@ -71,8 +68,8 @@ class Saver:
 
     def start(self, generation: int, step: int, state: Encoded) -> None:
         """Write a copy of ``state`` in the background; not while ``busy``."""
-        copy = self._snapshots.take(state)
-        self._start(lambda: self._write_whole(Age(generation, step), copy, asked=False))
+        age, copy = Age(generation, step), self._snapshots.take(state)
+        self._start(lambda: self._write_state(age, copy, asked=False))
 
     def start_part(self, group: Membership, step: int, state: Encoded, shared: Shared) -> None:
         """Write this rank's part of ``state`` in the background, from a copy; not while ``busy``.
@@ -83,8 +80,9 @@ class Saver:
         self._part = None
 
         def write() -> None:
-            age = Age(group.generation, step)
-            self._part = self._write_part(age, group.rank, group.size, copy, shared, asked=False)
+            self._part = self._write_part(
+                Age(group.generation, step), group.rank, group.size, copy, shared, asked=False
+            )
 
         self._start(write)
 
@@ -102,9 +100,9 @@ class Saver:
                 thread.join()
 
     def distrust(self, step: int) -> Path | None:
-        """Set aside what was saved after ``step``; returns the newest remaining checkpoint."""
+        """Set aside the checkpoints of steps after ``step``; returns the newest remaining checkpoint."""
         self.wait()
-        return store.set_apart(self.directory, step, self.uid, self.given_up)
+        return store.set_aside(self.directory, step, self.uid, self.given_up)
 
     def keep_next(self, generation: int, step: int, block: bytes) -> None:
         """Write ``block`` in the background, beside the checkpoint of this step, which may still be being written."""
@@ -130,7 +128,7 @@ class Saver:
         self.wait()
         age = Age(generation, step)
         if part is None:
-            self._write_whole(age, state, asked)
+            self._write_state(age, state, asked)
             return
         rank, shared = part
         written = self._write_part(age, rank, self.per_node, state, shared, asked)
@@ -142,54 +140,54 @@ class Saver:
     def _start(self, work: Callable[[], None]) -> None:
         self._thread = _started(work)
 
-    def _write_whole(self, age: Age, state: Encoded, asked: bool) -> None:
-        self._publish(store.write, age, state, asked, lambda done: (done.seconds, done.seconds))
+    def _write_state(self, age: Age, state: Encoded, asked: bool) -> None:
+        how = self._keep(age, asked, lambda done: (done.seconds, done.seconds))
+        self._attempt(age, asked, lambda: store.write(self.directory, *age, state, **how))
 
     def _write_part(
         self, age: Age, part: int, parts: int, state: Encoded, shared: Shared, asked: bool
-    ) -> WrittenPart | None:
-        def write() -> WrittenPart:
-            return store.write_part(self.directory, age.generation, age.step, part, parts, state, shared, self.uid)
+    ) -> Written | None:
+        return self._attempt(
+            age, asked, lambda: store.write_part(self.directory, *age, part, parts, state, shared, self.uid)
+        )
 
-        return self._tried(age, asked, write)
-
-    def _combine(self, age: Age, part: WrittenPart, parts: int) -> None:
-        """``part``: this rank's."""
+    def _combine(self, age: Age, part: Written, parts: int) -> None:
+        """Publish the index of all ranks' parts; ``part``: this rank's."""
 
         def took(done: Written) -> tuple[float, float]:
             return part.seconds + done.seconds, part.seconds * done.bytes / part.bytes + done.seconds
 
-        if self._publish(store.write_index, age, parts, False, took):
+        how = self._keep(age, False, took)
+        if self._attempt(age, False, lambda: store.write_index(self.directory, *age, parts, **how)):
             self.failed_in = 0
 
-    def _combine_node(self, age: Age, part: WrittenPart, asked: bool) -> None:
-        """The same for the parts of a node's processes, which always write them together."""
-        size = self.per_node
+    def _combine_node(self, age: Age, part: Written, asked: bool) -> None:
+        """Publish the index of the parts of a node's processes, which always write together."""
+        parts, how = self.per_node, self._keep(age, asked, lambda done: (part.seconds + done.seconds,) * 2)
 
-        def write(*what: Any, **how: Any) -> Written:
-            self._await([self.directory / names.part_name(age.generation, age.step, n, size) for n in range(size)])
-            return store.write_index(*what, **how)
+        def write() -> Written:
+            self._await([self.directory / names.part_name(*age, n, parts) for n in range(parts)])
+            return store.write_index(self.directory, *age, parts, **how)
 
-        self._publish(write, age, size, asked, lambda done: (part.seconds + done.seconds,) * 2)
+        self._attempt(age, asked, write)
 
-    def _publish(self, write: Callable[..., Written], age: Age, what: Encoded | int, asked: bool, took: Took) -> bool:
-        """Whether ``write`` makes a checkpoint of a state, or of so many parts."""
+    def _keep(self, age: Age, asked: bool, took: Took) -> dict[str, Any]:
+        """Return the further arguments of a write that makes a checkpoint, which is reported once published."""
 
-        def told(done: Written) -> None:
+        def report(done: Written) -> None:
             seconds, alone_s = took(done)
-            told = (self.trainer, age.generation, age.step, asked, str(done.path), "", seconds, done.bytes, alone_s)
-            self.tell(wire.CheckpointWritten(*told))
+            fields = *age, asked, str(done.path), "", seconds, done.bytes, alone_s
+            self.report(wire.CheckpointWritten(self.trainer, *fields))
 
         keep = {"kept": self.kept, "agreed_step": self.agreed_step(), "given_up": self.given_up, "uid": self.uid}
-        publish = partial(write, self.directory, age.generation, age.step, what, told=told, **keep)
-        return self._tried(age, asked, publish) is not None
+        return {**keep, "on_publish": report}
 
-    def _tried(self, age: Age, asked: bool, write: Callable[[], _Result]) -> _Result | None:
-        """The result of ``write``; None: it failed, which is reported."""
+    def _attempt(self, age: Age, asked: bool, write: Callable[[], Written]) -> Written | None:
+        """Return the result of ``write``; None: it failed, which is reported."""
         try:
             return write()
         except (CheckpointError, OSError) as error:
-            self.tell(wire.CheckpointWritten(self.trainer, age.generation, age.step, asked, error=str(error)))
+            self.report(wire.CheckpointWritten(self.trainer, *age, asked, error=str(error)))
             return None
 
     def _await(self, parts: Sequence[Path]) -> None:
@@ -201,12 +199,12 @@ class Saver:
                 if written == before:
                     return
                 waited_s = 0.0
-            time.sleep(_LOOK_S)
-            waited_s += _LOOK_S  # not by the clock: while the node stood still (suspended), nobody could write
+            time.sleep(_POLL_S)
+            waited_s += _POLL_S  # not by the clock: while the node stood still (suspended), nobody could write
 
     def load(self, group: Membership, remark: Callable[[str], None], wanted: Wanted | None) -> Mapping[str, Any] | None:
-        """The newest intact checkpoint that ``group`` may load, or else the one that the trainer starts from; None if
-        there certainly is neither. What cannot be read now is tried again for a while.
+        """Return the newest intact checkpoint that ``group`` may load, or else that from which the trainer starts; None
+        if there certainly is neither. A checkpoint that cannot be read now is tried again for a while.
 
         ``remark`` is called for each file that was skipped, with the reason. ``wanted``: which rows to load; None: all.
 
@@ -215,11 +213,11 @@ class Saver:
         CheckpointError : there is or should be a checkpoint, and none can be loaded; ``transient``: now, and here
         UserError : the checkpoint that it starts from is damaged
         """
-        said: dict[str, None] = {}
+        remarks: set[str] = set()
 
         def once(text: str) -> None:
-            if text not in said:
-                said[text] = None
+            if text not in remarks:
+                remarks.add(text)
                 remark(text)
 
         for pause_s in _READ_AGAIN_S:

@@ -179,7 +179,7 @@ def rows_wanted(model: nn.Module, steppers: Steppers) -> Wanted:
 
     def wanted(path: str, shape: tuple[int, ...]) -> shards.Rows | None:
         rows = of_model.get(path) or of_parameter.get(path.rpartition("/")[0])
-        return rows if rows is not None and rows.whole == shape else None
+        return rows if rows is not None and rows.full_shape == shape else None
 
     return wanted
 
@@ -189,9 +189,9 @@ def as_held(value: Any, held: Any) -> Any:
     rows = shards.rows_of(held) if isinstance(held, torch.Tensor) else None
     if rows is None or not isinstance(value, torch.Tensor) or shards.is_sharded(value):
         return value
-    if value.shape == (rows.count, *rows.whole[1:]):
+    if value.shape == (rows.count, *rows.full_shape[1:]):
         return shards.like(held, value.to(held.device))
-    if value.shape == rows.whole:
+    if value.shape == rows.full_shape:
         return shards.like(held, value[rows.first : rows.first + rows.count].to(held.device, copy=True))
     return value
 

@@ -6,15 +6,13 @@ import itertools
 import random
 from collections.abc import Mapping
 
+from tests.equivalence.composed.choices import MODELS, OPTIMIZERS, OTHERS, SCHEDULERS
 from tests.equivalence.composed.data import BATCHES, DATASETS, NOISE
-from tests.equivalence.composed.models import MODELS
-from tests.equivalence.composed.optimizers import OPTIMIZERS, SCHEDULERS
-from tests.equivalence.composed.others import OTHERS
 
 Composition = Mapping[str, str]
-Apart = tuple[str, ...]
+Choices = tuple[str, ...]
 
-AXES: dict[str, Apart] = {
+AXES: dict[str, Choices] = {
     "model": tuple(MODELS),
     "optimizer": tuple(OPTIMIZERS),
     "schedule": tuple(SCHEDULERS),
@@ -49,7 +47,7 @@ TURNS, COUNTING = ("iterations", "next"), ("spectral norm", "counting", "remembe
 AT_EPOCHS = ("after the epoch", "twice after the epoch", "before the epoch")
 ADDED = ("a group added", "groups added")
 
-APART: list[tuple[str, Apart, str, Apart]] = [
+EXCLUDED: list[tuple[str, Choices, str, Choices]] = [
     # documented to depend on the number of ranks or batches, or to be refused
     ("batches", MICRO, "model", COUNTING),
     ("batches", MICRO, "loop", ("next", "enumerate")),
@@ -92,7 +90,7 @@ APART: list[tuple[str, Apart, str, Apart]] = [
 
 def together(choices: Composition) -> bool:
     """Whether these choices, of some of the axes, go together."""
-    return not any(choices.get(a) in of_a and choices.get(b) in of_b for a, of_a, b, of_b in APART)
+    return not any(choices.get(a) in of_a and choices.get(b) in of_b for a, of_a, b, of_b in EXCLUDED)
 
 
 def covering(seed: int) -> list[dict[str, str]]:

@@ -12,11 +12,9 @@ import torch
 from torch.optim import lr_scheduler
 
 from pilot.train.ranks import script_end
+from tests.equivalence.composed.choices import MODELS, OPTIMIZERS, OTHERS, SCHEDULERS
 from tests.equivalence.composed.covering import Composition
 from tests.equivalence.composed.data import BATCHES, DATASETS, NOISE
-from tests.equivalence.composed.models import MODELS
-from tests.equivalence.composed.optimizers import OPTIMIZERS, SCHEDULERS
-from tests.equivalence.composed.others import OTHERS
 from tests.equivalence.composed.steps import Steps
 from tests.equivalence.loops import Result, fresh, linear, tensors
 
@@ -165,7 +163,7 @@ class Composed(Steps):
         if self.chosen["evaluated"] == "before the epoch":
             self._evaluate()
         if self.chosen["evaluated"] == "halves before the epoch, between steps":
-            self._look_at_halves()
+            self._evaluate_halves()
 
     def _end(self, epoch: int) -> None:
         match self.chosen["by hand"]:

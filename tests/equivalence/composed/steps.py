@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from tests.equivalence.composed.choices import Nothing
 from tests.equivalence.composed.covering import MICRO, Composition
-from tests.equivalence.composed.others import Nothing
 from tests.equivalence.loops import DATA, TensorDataset
 
 HALF = TensorDataset(*(tensor[::2] for tensor in DATA.tensors))
@@ -193,8 +193,8 @@ class Steps:
                 for p, best in zip(self.parameters, state["weights"].values(), strict=True):
                     p.copy_(best)
 
-    def _look_at_halves(self) -> None:
-        """So that a rank that comes in the middle of an epoch meets more often than the others."""
+    def _evaluate_halves(self) -> None:
+        """So that a rank that comes in the middle of an epoch evaluates more often than the others."""
         for size in (2, 4):
             self.session.evaluate(HALF, self._measures, batch_size=size)
 

@@ -32,11 +32,6 @@ class Langevin(torch.optim.SGD):
                 p.add_(torch.randn_like(p), alpha=0.01)
 
 
-def noise_on_the_sums(session: pilot.train.Session, model: nn.Module) -> None:
-    if session.sum():
-        noisy(model)
-
-
 def noisy(model: nn.Module) -> None:
     for p in model.parameters():
         if p.grad is not None:
@@ -117,7 +112,7 @@ def tensors(models: dict[str, nn.Module]) -> Tensors:
 
 ROWS: list[Row] = [
     Recipe(name="an optimizer that draws noise (SGLD)", optimizer=lambda p: Langevin(p, lr=0.05), real=True),
-    Recipe(name="noise on the sums", before_step=noise_on_the_sums, plain_before_step=noisy, real=True),
+    Recipe(name="noise on the sums", on_sums=noisy, real=True),
     Recipe(name="a loss chosen by chance", loss=decides_by_chance, real=True, different="each rank draws its own"),
     Recipe(name="samples drawn at an epoch's beginning", dataset=Negatives, each_epoch=Negatives.sample, real=True),
     Script(

@@ -13,11 +13,6 @@ from tests.equivalence.recipe import Recipe, mlp, square
 from tests.equivalence.rows import Row, Topic
 
 
-def clip_the_sums(session: pilot.train.Session, model: nn.Module) -> None:
-    if session.sum():
-        clip(model)
-
-
 def clip(model: nn.Module) -> None:
     nn.utils.clip_grad_norm_(model.parameters(), 0.05)
 
@@ -114,20 +109,10 @@ def hooks_a_clamp(model: nn.Module) -> None:
     next(model.parameters()).register_hook(lambda gradient: gradient.clamp(-0.02, 0.02))
 
 
-def moves_the_sums(session: pilot.train.Session, model: nn.Module) -> None:
-    if session.sum():
-        move(model)
-
-
 def move(model: nn.Module) -> None:
     for p in model.parameters():
         if p.grad is not None:
             p.grad.data = p.grad.data.clamp(-0.02, 0.02)
-
-
-def drops_one(session: pilot.train.Session, model: nn.Module) -> None:
-    if session.sum():
-        drop_one(model)
 
 
 def drop_one(model: nn.Module) -> None:
@@ -182,12 +167,12 @@ ROWS: list[Row] = [
     Recipe(name="backward(inputs=...) of some parameters", backward=some_inputs),
     Recipe(name="a linear hook on a gradient", fitted=hooks_linearly),
     Recipe(name="a hook that clamps a gradient", fitted=hooks_a_clamp, different="it sees each rank's own gradient"),
-    Recipe(name="p.grad.data replaced after session.sum", before_step=moves_the_sums, plain_before_step=move),
-    Recipe(name="a gradient set to None after session.sum", before_step=drops_one, plain_before_step=drop_one),
+    Recipe(name="p.grad.data replaced after session.sum", on_sums=move),
+    Recipe(name="a gradient set to None after session.sum", on_sums=drop_one),
     Recipe(name="micro-batches of 1", micro=1),
     Recipe(name="micro-batches of 2 of 5 samples, ragged", micro=2, batch=5, core=True),
-    Recipe(name="clipped by the session", before_step=by_the_session, plain_before_step=clip),
-    Recipe(name="clipped by the script after session.sum", before_step=clip_the_sums, plain_before_step=clip),
+    Recipe(name="clipped by the session", before_step=by_the_session, on_sums=clip),
+    Recipe(name="clipped by the script after session.sum", on_sums=clip),
     Recipe(name="zero_grad(set_to_none=False)", loss=zeroes_in_place),
     Recipe(name="a gradient penalty by torch.autograd.grad", loss=with_penalty),
     Recipe(name="activation checkpointing", loss=checkpointed),

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import pilot.train
-from tests.equivalence.recipe import Recipe, mlp, sgd, square
+from tests.equivalence.recipe import Recipe, sgd, square
 from tests.equivalence.rows import SAMPLES, Row, Topic
 
 # --- hooks ---
@@ -34,27 +34,15 @@ def decays(model: nn.Module) -> None:
         p.data.mul_(0.95)
 
 
-def decays_before(_session: pilot.train.Session, model: nn.Module) -> None:
-    decays(model)
-
-
 def not_fused(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     """As of the first runs of a scripted model; later ones round differently."""
     with torch.jit.optimized_execution(False):
         return square(model, x)
 
 
+@torch.inference_mode()
 def precomputed() -> torch.Tensor:
-    with torch.inference_mode():
-        return images().flatten(1)[:, :3] * 2
-
-
-class Casts(nn.Sequential):
-    """Saves its weights in single precision."""
-
-    def __init__(self) -> None:
-        super().__init__(*mlp())
-        self.register_state_dict_post_hook(_rounded)
+    return 2 * torch.randn(SAMPLES, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
 
 def _rounded(_module: nn.Module, state: dict[str, Any], _prefix: str, _metadata: Any) -> None:
@@ -62,19 +50,10 @@ def _rounded(_module: nn.Module, state: dict[str, Any], _prefix: str, _metadata:
         state[name] = state[name].float()
 
 
-class Renames(nn.Sequential):
+def renames(model: nn.Module) -> None:
     """Its file has different names, as from a DataParallel checkpoint."""
-
-    def __init__(self) -> None:
-        super().__init__(*mlp())
-        self.register_state_dict_post_hook(_prefixed)
-        self.register_load_state_dict_pre_hook(_stripped)
-
-
-class Prefixes(nn.Sequential):
-    def __init__(self) -> None:
-        super().__init__(*mlp())
-        self.register_state_dict_post_hook(_prefixed)
+    model.register_state_dict_post_hook(_prefixed)
+    model.register_load_state_dict_pre_hook(_stripped)
 
 
 def _prefixed(_module: nn.Module, state: dict[str, Any], _prefix: str, _metadata: Any) -> None:
@@ -96,12 +75,6 @@ def logs_the_norm(session: pilot.train.Session, _stepped: bool) -> None:
     assert torch.stack(norms).norm().isfinite()
 
 
-def halves_large_sums(session: pilot.train.Session, model: nn.Module) -> None:
-    """Whether or not they exist."""
-    session.sum()
-    halves_large(model)
-
-
 def halves_large(model: nn.Module) -> None:
     for p in model.parameters():
         if p.grad.norm() > 0.1:
@@ -111,40 +84,15 @@ def halves_large(model: nn.Module) -> None:
 # --- optimizers ---
 
 
-class Lookahead(torch.optim.Optimizer):
-    """Wraps another one, with slow weights of its own (Zhang et al. 2019)."""
+class Around(torch.optim.Optimizer):
+    """Wraps another optimizer, which it steps, with a state of its own."""
 
     def __init__(self, inner: torch.optim.Optimizer) -> None:
-        self.inner = inner
         super().__init__(inner.param_groups, {})
-        self.param_groups = inner.param_groups
-        self.state = inner.state
+        self.inner, self.param_groups, self.state = inner, inner.param_groups, inner.state
 
-    @torch.no_grad()
     def step(self, _closure: Any = None) -> None:
         self.inner.step()
-        for group in self.param_groups:
-            group["count"] = group.get("count", 0) + 1
-            for p in group["params"]:
-                slow = self.state[p].setdefault("slow", p.detach().clone())
-                if group["count"] % 3 == 0:
-                    slow.lerp_(p, 0.5)
-                    p.copy_(slow)
-
-
-def with_a_pre_hook(parameters: Any) -> torch.optim.Optimizer:
-    """Centres the gradients before each step."""
-    optimizer = sgd(parameters)
-
-    @torch.no_grad()
-    def centre(optimizer: torch.optim.Optimizer, _arguments: Any, _keywords: Any) -> None:
-        for group in optimizer.param_groups:
-            for p in group["params"]:
-                if p.grad is not None and p.dim() > 1:
-                    p.grad.sub_(p.grad.mean(1, keepdim=True))
-
-    optimizer.register_step_pre_hook(centre)
-    return optimizer
 
 
 def with_state_hooks(parameters: Any) -> torch.optim.Optimizer:
@@ -172,54 +120,38 @@ def with_gaps(samples: list[Any]) -> Any:
     return torch.stack(kept or [x for (x,) in samples])
 
 
-class Worded(torch.utils.data.Dataset[Any]):
-    """Dicts with text, lists, nested dicts."""
-
-    def __init__(self, data: torch.Tensor) -> None:
-        self.data = data
-
-    def __len__(self) -> int:
-        return len(self.data)
-
-    def __getitem__(self, index: int) -> Any:
-        return {"x": self.data[index], "name": f"sample {index}", "more": {"pair": (index, [1.0, 2.0])}}
-
-
-def images() -> torch.Tensor:
-    return torch.randn(SAMPLES, 3, 6, 6, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-
-
 ROWS: list[Row] = [
     Recipe(name="register_post_accumulate_grad_hook, in place", fitted=changes_what_was_accumulated),
     Recipe(
-        name="session.sum without a look at what it returns",
-        before_step=halves_large_sums,
-        plain_before_step=halves_large,
+        name="session.sum without examining its result",
+        before_step=lambda session, model: (session.sum(), halves_large(model)),
+        on_sums=halves_large,
     ),
     Recipe(name="the gradients' norm after each step", after_step=logs_the_norm),
-    Recipe(name="weights decayed by hand before session.step", before_step=decays_before, plain_before_step=decays),
+    Recipe(
+        name="weights decayed by hand before session.step", before_step=lambda _, model: decays(model), on_sums=decays
+    ),
     Recipe(name="torch.jit.script(model)", fitted=torch.jit.script, loss=not_fused),
     Recipe(name="features computed in torch.inference_mode()", data=precomputed),
     Recipe(
         name="a state_dict hook that rounds",
-        model=Casts,
+        fitted=lambda model: model.register_state_dict_post_hook(_rounded) and None,
         refused="changes or omits its parameter 0.weight",
         instead="where the script saves",
     ),
     Recipe(
         name="a state_dict hook that renames, and none that loads",
-        model=Prefixes,
+        fitted=lambda model: model.register_state_dict_post_hook(_prefixed) and None,
         refused="load_state_dict does not accept the new names",
         instead="a load_state_dict hook, too",
     ),
-    Recipe(name="state_dict hooks that rename", model=Renames),
+    Recipe(name="state_dict hooks that rename", fitted=renames),
     Recipe(
         name="an optimizer around another one (Lookahead)",
-        optimizer=lambda p: Lookahead(sgd(p)),
+        optimizer=lambda p: Around(sgd(p)),
         refused="steps another one in its own step",
         instead="the inner one, and session.track",
     ),
-    Recipe(name="an optimizer with a hook before its step", optimizer=with_a_pre_hook),
     Recipe(name="an optimizer with state_dict hooks", optimizer=with_state_hooks),
     Recipe(name="torch.compile(optimizer.step)", optimizer=compiled_step, real=True),
     Recipe(name="SWALR", scheduler=lambda o: torch.optim.swa_utils.SWALR(o, 0.01, 4), schedule="step"),
@@ -229,6 +161,5 @@ ROWS: list[Row] = [
         loader={"collate_fn": with_gaps},
         different="a mean over those kept",
     ),
-    Recipe(name="samples of text, lists and dicts", dataset=Worded),
 ]
 TOPIC = Topic(68, "Habits of scripts", ROWS)

@@ -17,7 +17,7 @@ from tests.equivalence.rows import BATCH, SAMPLES, SEED, Row, Topic
 
 
 class Named(Dataset[Any]):
-    """Samples that are dicts."""
+    """Samples that are dicts, with text and nested ones."""
 
     def __init__(self, data: torch.Tensor) -> None:
         self.data = data
@@ -26,7 +26,7 @@ class Named(Dataset[Any]):
         return len(self.data)
 
     def __getitem__(self, index: int) -> Any:
-        return {"x": self.data[index], "name": f"sample {index}"}
+        return {"x": self.data[index], "name": f"sample {index}", "more": {"pair": (index, [1.0, 2.0])}}
 
 
 class AtOnce(Named):
@@ -88,7 +88,7 @@ def seeds(_worker: int) -> None:
     torch.set_num_threads(1)
 
 
-def tell(dataset: Any, epoch: int) -> None:
+def set_epoch(dataset: Any, epoch: int) -> None:
     dataset.epoch = epoch
 
 
@@ -145,16 +145,17 @@ ROWS: list[Row] = [
     Recipe(name="collate_fn", loader={"collate_fn": doubled}, collate=doubled),
     Recipe(name="pin_memory", loader={"pin_memory": True}),
     *[Recipe(name=name, loader=options, real=True) for name, options in OPTIONS.items()],
-    Recipe(name="a dataset that the script changes between epochs", dataset=Growing, each_epoch=tell),
+    Recipe(name="a dataset that the script changes between epochs", dataset=Growing, each_epoch=set_epoch),
     Recipe(
         name="a dataset that the script changes between epochs, num_workers",
         dataset=Growing,
-        each_epoch=tell,
+        each_epoch=set_epoch,
         loader=WORKERS,
         real=True,
     ),
     Recipe(name="a dataset with __getitems__", dataset=AtOnce),
     Recipe(name="Subset", dataset=a_part),
+    Recipe(name="samples of text, lists and dicts", dataset=Named),
     Recipe(name="random augmentation", dataset=Augmented, real=True),
     Recipe(name="random augmentation, num_workers", dataset=Augmented, loader=WORKERS, real=True, core=True),
     Recipe(name="batch_size, lr_rule='none'", options={"lr_rule": "none"}, **PER_NODE),

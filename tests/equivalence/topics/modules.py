@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrizations
 
-from tests.equivalence.recipe import Recipe, square
+from tests.equivalence.recipe import Recipe
 from tests.equivalence.rows import SAMPLES, Row, Topic
 
 SEQUENCE = (5, 3)
@@ -48,10 +48,6 @@ def dropout() -> nn.Module:
     return nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.5), nn.Linear(8, 1))
 
 
-def noisy(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    return square(model, x + 0.1 * torch.randn_like(x))
-
-
 def routes(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     """A layer that only some samples reach, like an expert."""
     taken = x[:, 0] > 0.5
@@ -72,6 +68,5 @@ ROWS: list[Row] = [
     Recipe(name="Embedding", model=Embeds, data=tokens),
     Recipe(name="an expert that some samples take", model=with_expert, loss=routes),
     Recipe(name="dropout", model=dropout, real=True, core=True, different="each rank draws its own"),
-    Recipe(name="noise added in the loop", loss=noisy, real=True, different="each rank draws its own"),
 ]
 TOPIC = Topic(30, "Layers", ROWS)

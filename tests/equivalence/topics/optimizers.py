@@ -140,16 +140,23 @@ class Masters(torch.optim.Optimizer):
                 p.copy_(master)
 
 
-def with_a_hook(parameters: Any) -> torch.optim.Optimizer:
-    """Clamps the parameters after each step."""
+def with_hooks(parameters: Any) -> torch.optim.Optimizer:
+    """Centres the gradients before each step, and clamps the parameters after it."""
     optimizer = OF.SGD(parameters, lr=0.05)
+    its = [p for group in optimizer.param_groups for p in group["params"]]
 
-    def clamp(optimizer: torch.optim.Optimizer, _arguments: Any, _keywords: Any) -> None:
-        with torch.no_grad():
-            for group in optimizer.param_groups:
-                for p in group["params"]:
-                    p.clamp_(-0.3, 0.3)
+    @torch.no_grad()
+    def centre(*_: Any) -> None:
+        for p in its:
+            if p.grad is not None and p.dim() > 1:
+                p.grad.sub_(p.grad.mean(1, keepdim=True))
 
+    @torch.no_grad()
+    def clamp(*_: Any) -> None:
+        for p in its:
+            p.clamp_(-0.3, 0.3)
+
+    optimizer.register_step_pre_hook(centre)
     optimizer.register_step_post_hook(clamp)
     return optimizer
 
@@ -204,7 +211,7 @@ ROWS: list[Row] = [
     Recipe(name="RMSprop, centered, momentum", optimizer=made(OF.RMSprop, centered=True, momentum=0.5)),
     Recipe(name="Rprop", optimizer=made(OF.Rprop), tolerance=math.inf),
     Recipe(name="an optimizer of one's own, with an enum, a function and a dtype among its options", optimizer=Shaping),
-    Recipe(name="an optimizer with a hook after its step", optimizer=with_a_hook),
+    Recipe(name="an optimizer with hooks before and after its step", optimizer=with_hooks),
     Recipe(name="an optimizer of one's own, with counters and generators in attributes", optimizer=Counting),
     Recipe(
         name="an optimizer of one's own, that keeps p.grad, a state for all, and sets its rate", optimizer=Remembering

@@ -45,15 +45,22 @@ ROWS: list[Row] = [
     Recipe(
         name="autocast to bfloat16, micro-batches", dtype=torch.float32, loss=under_autocast, micro=1, tolerance=0.05
     ),
-    Recipe(name="GradScaler", scaler=scaler, core=True),
+    Recipe(name="GradScaler", scaler=scaler),
     Recipe(
         name="GradScaler, Adam, clipped by the session",
         scaler=scaler,
         optimizer=ADAM,
         before_step=by_the_session,
-        plain_before_step=clip,
+        on_sums=clip,
     ),
-    Recipe(name="GradScaler, a gradient that is not finite on one rank", scaler=scaler, loss=bad_at_first),
+    Recipe(
+        name="GradScaler, a gradient that is not finite on one rank",
+        scaler=scaler,
+        loss=bad_at_first,
+        scheduler=lambda o: torch.optim.lr_scheduler.ExponentialLR(o, 0.9),
+        schedule="step",
+        core=True,
+    ),
     Recipe(name="GradScaler, micro-batches", scaler=scaler, micro=1),
     Recipe(
         name="wire_dtype='bfloat16'",

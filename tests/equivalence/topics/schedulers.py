@@ -35,6 +35,7 @@ BY_EPOCH: list[Row] = [
 ]
 OTHERS: list[Row] = [
     Recipe(name="ReduceLROnPlateau", scheduler=lambda o: LR.ReduceLROnPlateau(o, patience=0), schedule="loss"),
+    Recipe(name="StepLR, schedule='samples'", scheduler=ALL["StepLR"], schedule="samples"),
     Recipe(
         name="LinearLR by step, learning rate in a tensor",
         optimizer=tensor_rate(foreach=False),

@@ -115,9 +115,8 @@ KEPT: dict[str, Value] = {
 def refused(name: str, value: Value, line: str, instead: str) -> Row:
     def script() -> None:
         made = Made()
-        for x in made.batches():
-            made.loss(x).backward()
-            made.session.step()
+        for batch in made.batches():
+            made.step(*batch)
             made.session.state["a"] = [value()]
 
     return Script(name=name, refused=rf"session.state\['a'\]\[0\]{line}", instead=instead, elastic=script)

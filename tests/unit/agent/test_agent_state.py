@@ -6,7 +6,7 @@ import pytest
 
 from pilot.agent.agent_state import FINALIZE_LIMIT_S, LEFT, STOP_LIMIT_S, AgentState
 from pilot.agent.departure import Departure
-from pilot.agent.vocabulary import (
+from pilot.agent.events_effects import (
     CoordinatorLost,
     CoordinatorMessage,
     Effect,
@@ -15,7 +15,6 @@ from pilot.agent.vocabulary import (
     KillRank,
     KillWorker,
     LogLine,
-    Noticed,
     RankEnded,
     Send,
     SendToWorker,
@@ -153,7 +152,7 @@ def test_what_comes_after_the_loop_has_the_time_that_it_is_given(
 def test_what_a_worker_measures_is_kept_for_the_next_heartbeat(up: Machine) -> None:
     for steps in (20, 21):
         assert up.take(WorkerMessage("t1", wire.RankStepTimes("t1", wire.StepTimes(steps, 160, 4.0, 10.0)))) == []
-    assert up.state.paces == {"t1": wire.StepTimes(21, 160, 4.0, 10.0)}
+    assert up.state.step_times == {"t1": wire.StepTimes(21, 160, 4.0, 10.0)}
 
 
 def test_what_comes_after_the_loop_is_cut_and_that_is_said(up: Machine) -> None:
@@ -364,7 +363,7 @@ def test_orders_to_end(joined: Machine) -> None:
 
 
 def test_a_notice_is_told_once_and_the_grace_is_used(joined: Machine) -> None:
-    notice = Noticed("signal SIGTERM")
+    notice = wire.Noticed("signal SIGTERM", 30.0)
     assert joined.take(notice) == [Send(wire.Noticed("signal SIGTERM", 30.0))]
     assert joined.take(notice) == []
     assert joined.after(28.9) == []
@@ -372,17 +371,17 @@ def test_a_notice_is_told_once_and_the_grace_is_used(joined: Machine) -> None:
 
 
 def test_a_second_interrupt_ends_it_at_once(joined: Machine) -> None:
-    joined.take(Noticed("signal SIGINT"))
-    assert joined.take(Noticed("signal SIGINT")) == [Exit(0, "signal SIGINT, twice")]
+    joined.take(wire.Noticed("signal SIGINT", 30.0))
+    assert joined.take(wire.Noticed("signal SIGINT", 30.0)) == [Exit(0, "signal SIGINT, twice")]
 
 
 def test_a_notice_before_it_has_joined_ends_it() -> None:
-    assert Machine().take(Noticed("signal SIGTERM")) == [Exit(0, "signal SIGTERM, before it joined")]
+    assert Machine().take(wire.Noticed("signal SIGTERM", 30.0)) == [Exit(0, "signal SIGTERM, before it joined")]
 
 
 def test_a_coordinator_that_comes_back_learns_of_the_notice(joined: Machine) -> None:
     joined.take(CoordinatorLost())
-    assert joined.take(Noticed("signal SIGTERM")) == []
+    assert joined.take(wire.Noticed("signal SIGTERM", 30.0)) == []
     joined.now_s += 5
     assert joined.welcome() == [Send(wire.Noticed("signal SIGTERM", 25.0))]
 
@@ -413,7 +412,7 @@ def test_a_signal_after_the_notice_of_the_wall_time_takes_nothing_away() -> None
     machine.after(74)
     machine.order(wire.HeartbeatSeen(machine.now_s))
     machine.after(22)
-    assert machine.take(Noticed("signal SIGTERM")) == []
+    assert machine.take(wire.Noticed("signal SIGTERM", 30.0)) == []
     assert machine.after(1.9) == []
 
 
@@ -451,7 +450,7 @@ def test_what_still_trains_when_the_lease_ends_is_killed(training: Machine) -> N
 
 def test_a_notice_while_the_coordinator_listens_does_not_shorten_the_lease(training: Machine) -> None:
     training.after(20)
-    training.take(Noticed("signal SIGTERM"))
+    training.take(wire.Noticed("signal SIGTERM", 30.0))
     assert training.after(25) == []
 
 
@@ -489,7 +488,7 @@ def test_a_coordinator_that_comes_back_in_time_changes_nothing(training: Machine
 
 def test_a_notice_without_coordinator_begins_the_farewell_early(training: Machine) -> None:
     training.take(CoordinatorLost())
-    training.take(Noticed("signal SIGTERM"))
+    training.take(wire.Noticed("signal SIGTERM", 30.0))
     assert training.after(7) == [pause(7)]
     assert training.after(9)[0] == KillRank("t1", 1)
     assert training.after(12) == [Exit(0, "no coordinator for 7 s; not all states were written in time")]

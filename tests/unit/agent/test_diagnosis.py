@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pilot.agent import diagnosis
-from pilot.agent.vocabulary import RankEnded, WorkerEnded
+from pilot.agent.events_effects import RankEnded, WorkerEnded
 from pilot.core.errors import GPU_FAILED_STATUS, ORPHANED_STATUS, REFUSAL
 from pilot.core.events import ExitCause
 

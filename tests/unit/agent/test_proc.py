@@ -89,6 +89,6 @@ def test_only_orphans_are_reaped() -> None:
 
 def test_the_time_since_a_process_was_first_seen_stopped() -> None:
     stops = StoppedProcesses()
-    assert stops.look(10.0, [1, 2]) == {1: 0.0, 2: 0.0}
-    assert stops.look(12.0, [2]) == {2: 2.0}
-    assert stops.look(13.0, [1, 2]) == {1: 0.0, 2: 3.0}
+    assert stops.update(10.0, [1, 2]) == {1: 0.0, 2: 0.0}
+    assert stops.update(12.0, [2]) == {2: 2.0}
+    assert stops.update(13.0, [1, 2]) == {1: 0.0, 2: 3.0}

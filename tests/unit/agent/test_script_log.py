@@ -36,7 +36,7 @@ def test_a_script_that_closed_its_output_hears_of_it(tmp_path: Path) -> None:
 
 def test_a_log_is_rotated_while_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_marks, "LOG_BYTES", 10_000)
-    monkeypatch.setattr(fork_server, "LOOK_EVERY_BYTES", 1000)
+    monkeypatch.setattr(fork_server, "CHECK_EVERY_BYTES", 1000)
     path = tmp_path / "node.log"
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     log = log_to(descriptor, tmp_path)

@@ -11,39 +11,39 @@ from collections.abc import Callable, Iterator
 import psutil
 import pytest
 
-from pilot.agent.stall_probe import GLANCES, Glance, StallProbe, glance, progress
-from pilot.agent.vocabulary import Watched
+from pilot.agent.events_effects import Watched
+from pilot.agent.stall_probe import SAMPLES, Sample, StallProbe, progress, sample
 from tests.integration.agent_lab import until
 
 
-def glances(state: str, *cpu_s: float) -> list[Glance]:
-    return [Glance((state,), {7: seconds}) for seconds in cpu_s]
+def samples(state: str, *cpu_s: float) -> list[Sample]:
+    return [Sample((state,), {7: seconds}) for seconds in cpu_s]
 
 
 @pytest.mark.parametrize(
     ("seen", "moves", "says"),
     [
-        (glances(psutil.STATUS_SLEEPING, 5.0, 5.0, 5.0), False, "no progress"),
-        (glances(psutil.STATUS_SLEEPING, 5.0, 5.0, 5.01), False, "no progress"),
-        (glances(psutil.STATUS_SLEEPING, 5.0, 5.0, 5.02), True, "is computing"),
-        (glances(psutil.STATUS_DISK_SLEEP, 5.0, 5.0), True, "disk"),
-        (glances(psutil.STATUS_STOPPED, 5.0, 5.0), False, "stopped"),
-        ([*glances(psutil.STATUS_STOPPED, 5.0), *glances(psutil.STATUS_SLEEPING, 5.5)], True, "is computing"),
-        ([Glance((), {}), Glance((), {})], False, "no progress"),
+        (samples(psutil.STATUS_SLEEPING, 5.0, 5.0, 5.0), False, "no progress"),
+        (samples(psutil.STATUS_SLEEPING, 5.0, 5.0, 5.01), False, "no progress"),
+        (samples(psutil.STATUS_SLEEPING, 5.0, 5.0, 5.02), True, "is computing"),
+        (samples(psutil.STATUS_DISK_SLEEP, 5.0, 5.0), True, "disk"),
+        (samples(psutil.STATUS_STOPPED, 5.0, 5.0), False, "stopped"),
+        ([*samples(psutil.STATUS_STOPPED, 5.0), *samples(psutil.STATUS_SLEEPING, 5.5)], True, "is computing"),
+        ([Sample((), {}), Sample((), {})], False, "no progress"),
     ],
 )
-def test_progress_is_processor_time_or_a_wait_for_a_disk(seen: list[Glance], moves: bool, says: str) -> None:
+def test_progress_is_processor_time_or_a_wait_for_a_disk(seen: list[Sample], moves: bool, says: str) -> None:
     found, text = progress(seen)
     assert (found, says in text) == (moves, True), text
 
 
 def test_what_a_child_does_counts_and_a_stopped_parent_does_not_hide_behind_it() -> None:
     sleeping, stopped = psutil.STATUS_SLEEPING, psutil.STATUS_STOPPED
-    began = [Glance((sleeping,), {7: 1.0}), Glance((sleeping, sleeping), {7: 1.0, 8: 0.5})]
-    ended = [Glance((sleeping, sleeping), {7: 1.0, 8: 0.5}), Glance((sleeping,), {7: 1.0})]
+    began = [Sample((sleeping,), {7: 1.0}), Sample((sleeping, sleeping), {7: 1.0, 8: 0.5})]
+    ended = [Sample((sleeping, sleeping), {7: 1.0, 8: 0.5}), Sample((sleeping,), {7: 1.0})]
     assert progress(began)[0]
     assert not progress(ended)[0]
-    assert not progress([Glance((stopped, sleeping), {7: 1.0, 8: s}) for s in (0.5, 2.5)])[0]
+    assert not progress([Sample((stopped, sleeping), {7: 1.0, 8: s}) for s in (0.5, 2.5)])[0]
 
 
 @pytest.fixture
@@ -77,10 +77,10 @@ def fall_asleep(process: subprocess.Popen[bytes]) -> None:
 
 def watched(process: subprocess.Popen[bytes]) -> Watched:
     """A full examination of a real process; the waits between samples measure its CPU time."""
-    lookout = StallProbe()
-    lookout.begin("t")
-    for _ in range(GLANCES):
-        if found := lookout.tick({"t": [process.pid]}):
+    probe = StallProbe()
+    probe.begin("t")
+    for _ in range(SAMPLES):
+        if found := probe.tick({"t": [process.pid]}):
             return found[0]
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(0.05)
@@ -102,15 +102,15 @@ def test_a_worker_is_as_far_as_the_worst_of_its_processes_that_did_not_answer(
     asleep, stopped = start("time.sleep(600)"), start("time.sleep(600)")
     pause(stopped)
     fall_asleep(asleep)
-    lookout = StallProbe()
-    lookout.begin("t")
-    assert [lookout.tick({"t": [asleep.pid, stopped.pid]}) for _ in range(GLANCES - 1)] == [[]] * (GLANCES - 1)
-    (found,) = lookout.tick({"t": [stopped.pid]})  # the other one has answered meanwhile
+    probe = StallProbe()
+    probe.begin("t")
+    assert [probe.tick({"t": [asleep.pid, stopped.pid]}) for _ in range(SAMPLES - 1)] == [[]] * (SAMPLES - 1)
+    (found,) = probe.tick({"t": [stopped.pid]})  # the other one has answered meanwhile
     assert found == Watched("t", False, "it is stopped (SIGSTOP)")
 
 
 def test_a_look_ends_with_its_worker() -> None:
-    lookout = StallProbe()
-    lookout.begin("t")
-    assert [lookout.tick({}) for _ in range(GLANCES)] == [[]] * GLANCES
-    assert glance(2**22 + 1).states == ()
+    probe = StallProbe()
+    probe.begin("t")
+    assert [probe.tick({}) for _ in range(SAMPLES)] == [[]] * SAMPLES
+    assert sample(2**22 + 1).states == ()

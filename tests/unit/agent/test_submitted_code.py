@@ -75,7 +75,7 @@ def test_only_the_code_is_as_it_was_submitted(tmp_path: Path) -> None:
 
 
 RUN_NOTED = f"""{RUN.replace("exec(", "from pilot.submission import loaded_code; loaded_code.begin(files); exec(", 1)}
-for files in loaded_code.news():
+for files in loaded_code.new_versions():
     print(*sorted(path.rpartition("/")[2] + "=" + sha for path, sha in files.items()))
 """
 

@@ -27,14 +27,14 @@ def file(tmp_path: Path) -> Path:
 def test_it_follows_its_pool_to_another_port(file: Path) -> None:
     where, moved = Whereabouts(file), msgspec.structs.replace(OURS, endpoint="tcp://127.0.0.1:2")
     connection.write(file, moved)
-    until(lambda: where.look() == "" and where.now == moved)
+    until(lambda: where.update() == "" and where.now == moved)
 
 
 @pytest.mark.parametrize("change", [{"coordinator": "pool-2"}, {"certificate": "1" * 64}])
 def test_a_file_of_another_pool_says_that_ours_is_over(file: Path, change: dict[str, str]) -> None:
     where = Whereabouts(file)
     connection.write(file, msgspec.structs.replace(OURS, endpoint="tcp://127.0.0.1:2", **change))
-    assert "now belongs to pool" in until(where.look)
+    assert "now belongs to pool" in until(where.update)
     assert where.now == OURS
 
 
@@ -43,14 +43,14 @@ def test_a_file_that_stays_away_says_so_and_one_that_cannot_be_read_says_nothing
 ) -> None:
     where = Whereabouts(file)
     file.unlink()
-    until(lambda: where.look() or where._missing_since_s)
-    assert where.look() == "", "it may be out of sight for a moment"
+    until(lambda: where.update() or where._missing_since_s)
+    assert where.update() == "", "it may be out of sight for a moment"
     file.write_text("damage")
-    until(lambda: where.look() or where._missing_since_s is None)
-    assert where.look() == ""
+    until(lambda: where.update() or where._missing_since_s is None)
+    assert where.update() == ""
     file.unlink()
     monkeypatch.setattr(coordinator_client, "GONE_S", 0.1)
-    assert "was removed" in until(where.look)
+    assert "was removed" in until(where.update)
 
 
 def _text(text: str) -> Callable[[Path], object]:
@@ -92,13 +92,13 @@ def test_what_is_no_connection_file_changes_nothing_and_hinders_no_later_one(
     file.unlink()
     swap(file)
     for _ in range(2):
-        assert where.look() == ""
+        assert where.update() == ""
         assert where._reader is not None
         where._reader.join(10.0)
         assert not where._reader.is_alive()
-    assert (where.look(), where.now, where._missing_since_s) == ("", OURS, None)
+    assert (where.update(), where.now, where._missing_since_s) == ("", OURS, None)
     where._reader.join(10.0)
     file.rmdir() if file.is_dir() else file.unlink()
     moved = msgspec.structs.replace(OURS, endpoint="tcp://127.0.0.1:2")
     connection.write(file, moved)
-    until(lambda: where.look() == "" and where.now == moved)
+    until(lambda: where.update() == "" and where.now == moved)

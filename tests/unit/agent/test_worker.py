@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pilot.agent.worker import LocalRanks
-from pilot.core.commands import ExamineGroup, PauseGroup, StopWorker
 from pilot.protocol import wire
 
 
@@ -13,58 +12,47 @@ def waiting(seconds: float, *, summing: bool = True) -> wire.RankStalled:
 
 def test_a_worker_is_up_when_its_last_process_is() -> None:
     unison = LocalRanks(3)
-    assert [unison.said(process, wire.WorkerReady("t", 1.0 + process)) for process in (2, 0)] == [None, None]
-    assert unison.said(1, wire.WorkerReady("t", 9.0)) == wire.WorkerReady("t", 9.0)
+    assert [unison.combine(process, wire.WorkerReady("t", 1.0 + process)) for process in (2, 0)] == [None, None]
+    assert unison.combine(1, wire.WorkerReady("t", 9.0)) == wire.WorkerReady("t", 9.0)
 
 
 def test_a_pause_is_told_once_in_each_generation_however_often_a_process_says_it() -> None:
     unison, first, second = LocalRanks(2), wire.RankPaused("t", 1, 40), wire.RankPaused("t", 2, 50)
-    assert [unison.said(0, first), unison.said(0, first), unison.said(0, second)] == [None, None, None]
-    assert unison.said(1, first) == first
-    assert unison.said(1, second) == second
-    assert [unison.said(1, first), unison.said(0, first)] == [None, first]
+    assert [unison.combine(0, first), unison.combine(0, first), unison.combine(0, second)] == [None, None, None]
+    assert unison.combine(1, first) == first
+    assert unison.combine(1, second) == second
+    assert [unison.combine(1, first), unison.combine(0, first)] == [None, first]
 
 
 def test_what_one_process_says_for_all_goes_on_at_once() -> None:
     unison = LocalRanks(2)
     for message in (wire.Progress("t", 1, 5, 0, 80), wire.Remark("t", "hm"), waiting(30.0)):
-        assert unison.said(1, message) == message
-
-
-def test_all_are_told_but_one_writes_the_state() -> None:
-    unison = LocalRanks(4)
-    for message in (
-        wire.JoinGroup("t", 1, 0, 1),
-        PauseGroup("t", 1, (), ""),
-        StopWorker("t", "", ""),
-        ExamineGroup("t", 1, (), "", True),
-    ):
-        assert list(unison.told(message)) == [0, 1, 2, 3]
+        assert unison.combine(1, message) == message
 
 
 def test_a_look_is_answered_when_all_have_answered_by_who_waits_least() -> None:
     unison = LocalRanks(3)
-    unison.told(ExamineGroup("t", 1, (), "", True))
-    assert unison.said(2, waiting(30.0)) is None
-    assert unison.said(2, waiting(60.0)) is None
-    assert unison.said(0, waiting(0.0, summing=False)) is None
+    unison.begin_examination()
+    assert unison.combine(2, waiting(30.0)) is None
+    assert unison.combine(2, waiting(60.0)) is None
+    assert unison.combine(0, waiting(0.0, summing=False)) is None
     assert unison.silent() == [1]
-    assert unison.said(1, waiting(1.0)) == waiting(0.0, summing=False)
+    assert unison.combine(1, waiting(1.0)) == waiting(0.0, summing=False)
     assert unison.silent() == []
-    unison.told(ExamineGroup("t", 1, (), "", True))
+    unison.begin_examination()
     assert unison.silent() == [0, 1, 2]
 
 
 def test_who_waits_after_a_look_that_somebody_did_not_answer_is_heard_at_once() -> None:
     unison = LocalRanks(2)
-    unison.told(ExamineGroup("t", 1, (), "", True))
-    assert unison.said(0, waiting(5.0)) is None
-    unison.looked_at()
-    assert unison.said(0, waiting(10.0)) == waiting(10.0)
+    unison.begin_examination()
+    assert unison.combine(0, waiting(5.0)) is None
+    unison.end_examination()
+    assert unison.combine(0, waiting(10.0)) == waiting(10.0)
 
 
 def test_one_process_speaks_for_itself() -> None:
     unison = LocalRanks(1)
-    unison.told(ExamineGroup("t", 1, (), "", True))
+    unison.begin_examination()
     for message in (wire.WorkerReady("t", 1.0), wire.RankPaused("t", 1, 40), waiting(30.0), wire.WorkerReady("t", 1.0)):
-        assert unison.said(0, message) == message
+        assert unison.combine(0, message) == message

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pilot.checkpoint import names, store, tree
-from pilot.checkpoint.parts import CUT_BYTES, split
+from pilot.checkpoint.publish import CUT_BYTES, split
 from pilot.core.errors import CheckpointError, UserError
 from tests.unit.checkpoint.states import difference, states
 

@@ -10,7 +10,7 @@ import torch
 
 from pilot.checkpoint import store, tree
 from pilot.checkpoint.leaves import Leaf
-from pilot.checkpoint.parts import own_rows
+from pilot.checkpoint.publish import own_rows
 from pilot.checkpoint.shards import Rows, rows_on
 from pilot.checkpoint.tree import Encoded
 from pilot.core.errors import CheckpointError

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from pilot.checkpoint import export, names, publish, rawio, store
+from pilot.checkpoint import export, names, rawio, retention, store
 from pilot.core.errors import CheckpointError, Unreadable
 from pilot.host.private_folder import shown
 
@@ -183,7 +183,7 @@ def test_what_was_loaded_lets_older_ones_go_and_is_itself_kept_until_a_new_one_w
         store.write(tmp_path, 1, step, STATE, kept=2)
     assert step_of(tmp_path) == 2
     read_back: list[Path] = []
-    monkeypatch.setattr(publish, "_read_back", lambda path: read_back.append(shown(path)))
+    monkeypatch.setattr(retention, "_read_back", lambda path: read_back.append(shown(path)))
     store.write(tmp_path, 2, 3, STATE, kept=2)
     assert (_left(tmp_path), read_back) == ([names.checkpoint_name(1, 2), names.checkpoint_name(2, 3)], [])
     store.write(tmp_path, 2, 4, STATE, kept=2)
@@ -197,7 +197,7 @@ def test_while_the_new_one_cannot_be_read_back_older_ones_stay(tmp_path: Path) -
     told: list[store.Written] = []
     why = "it was written, but cannot be read back: .* Input/output error; earlier checkpoints are kept"
     with failing(0, OSError(errno.EIO, "")), pytest.raises(CheckpointError, match=why):
-        store.write(tmp_path, 2, 2, STATE, kept=1, told=told.append)
+        store.write(tmp_path, 2, 2, STATE, kept=1, on_publish=told.append)
     assert [written.path.name for written in told] == [names.checkpoint_name(2, 2)]
     assert _left(tmp_path) == [names.checkpoint_name(1, 1), names.checkpoint_name(2, 2)]
     _written(tmp_path, 2, 3)

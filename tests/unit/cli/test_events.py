@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,8 +12,16 @@ import pytest
 from pilot.cli import events
 from pilot.cli.main import run
 from pilot.core.coordinator import Coordinator
-from pilot.core.events import Event, PoolChanged, TrainerSubmitted
-from pilot.core.ids import NodeId, TrainerId
+from pilot.core.events import (
+    Event,
+    GroupFormed,
+    LedgerRange,
+    PoolChanged,
+    Progress,
+    TrainerFinished,
+    TrainerSubmitted,
+)
+from pilot.core.ids import Generation, NodeId, TrainerId
 from pilot.core.trainer.spec import TrainerSpec
 from pilot.rundir import rundir, segments
 from pilot.rundir.journal import FORMAT, Header
@@ -49,10 +59,21 @@ def test_of_a_pool_that_is_down(writing: Writing, tmp_path: Path, capsys: pytest
     lines = capsys.readouterr().out.splitlines()
     assert [line[21:] for line in lines] == ["n1 joined", "vit: submitted, for 1 to 64 nodes"]
     assert run(["events", "--run-dir", str(tmp_path), "--json", "--trainer", "vit"]) == 0
-    (told,) = map(json.loads, capsys.readouterr().out.splitlines())
-    assert (told["unix_s"], told["kind"], told["trainer"]) == (1.7e9 + 2, "trainer", "vit")
+    (event,) = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (event["unix_s"], event["kind"], event["trainer"], event["event"]) == (1.7e9 + 2, "trainer", "vit", 2)
     assert run(["events", "--run-dir", str(tmp_path), "-n", "1"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+def follow(monkeypatch: pytest.MonkeyPatch, acts: list[Callable[[], object]]) -> None:
+    """Before each look at the journal, one of ``acts`` happens; with the last one the coordinator is gone."""
+
+    def owner(_rundir: RunDir) -> int | None:
+        acts.pop(0)()
+        return 1 if acts else None
+
+    monkeypatch.setattr(rundir, "owner", owner)
+    monkeypatch.setattr(events, "POLL_S", 0.0)
 
 
 def test_followed_through_the_end_of_a_segment(
@@ -65,16 +86,50 @@ def test_followed_through_the_end_of_a_segment(
         lambda: writing.put(PoolChanged(joined=(NodeId("n4"),))),
     ]
 
-    def owner(_rundir: RunDir) -> int | None:
-        acts.pop(0)()
-        return 1 if acts else None
-
-    monkeypatch.setattr(rundir, "owner", owner)
-    monkeypatch.setattr(events, "POLL_S", 0.0)
+    follow(monkeypatch, acts)
     assert run(["events", "--run-dir", str(tmp_path), "-f", "-n", "1"]) == 0
     texts = [line[21:] for line in capsys.readouterr().out.splitlines()]
     assert texts == ["vit: submitted, for 1 to 64 nodes", "n2 joined", "n3 joined", "n4 joined"]
     writing.writer.close()
+
+
+IDENTITY = (("the length of the dataset", "96"), ("global_batch_size", "8"))
+FIRST = LedgerRange(Generation(1), 0, 0, 6, 0, 48)
+VIT = TrainerId("vit")
+
+
+@pytest.mark.parametrize(
+    ("ranges", "finished", "status", "said"),
+    [
+        ([FIRST], None, 0, "cover 0 epochs and 48 samples of the next, 48 samples, in 6 steps"),
+        ([FIRST, replace(FIRST, step=6, step_end=12, cursor=48, cursor_end=96)], 12, 0, "cover 1 epoch, 96 samples"),
+        ([FIRST], 12, 1, "it finished at step 12, and its records end at step 6"),
+        ([FIRST, replace(FIRST, step=7, step_end=12, cursor=56, cursor_end=96)], None, 1, "continues at step 7"),
+    ],
+)
+def test_the_ledger_is_proved_as_far_as_the_trainer_got(
+    writing: Writing,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    ranges: list[LedgerRange],
+    finished: int | None,
+    status: int,
+    said: str,
+) -> None:
+    command = ["ledger", "--run-dir", str(tmp_path)]
+    assert run([*command, "vit"]) == 1
+    assert "no group has reported what it trains on" in capsys.readouterr().out
+    writing.put(GroupFormed(VIT, Generation(1), 0, identity=IDENTITY))
+    writing.put(Progress(VIT, Generation(1), 6, 0, 48, ledger=tuple(ranges)))
+    if finished is not None:
+        writing.put(TrainerFinished(VIT, Generation(1), finished, 8 * finished))
+    writing.writer.close()
+    assert run([*command, "vit"]) == status
+    assert said in capsys.readouterr().out
+    assert run([*command, "vit", "--json"]) == status
+    assert json.loads(capsys.readouterr().out)["proved"] is (status == 0)
+    assert run([*command, "vitt"]) == 2
+    assert "no trainer named 'vitt' in the journal" in capsys.readouterr().err
 
 
 def zeroed(path: Path, line: int) -> None:
@@ -83,7 +138,7 @@ def zeroed(path: Path, line: int) -> None:
     path.write_bytes(b"".join([*lines[:line], bytes(len(lines[line])), *lines[line + 1 :]]))
 
 
-def test_what_a_damaged_journal_lacks_is_told_in_its_place(
+def test_gaps_of_a_damaged_journal_are_reported_in_their_place(
     writing: Writing, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal = tmp_path / "journal.jsonl"
@@ -96,12 +151,7 @@ def test_what_a_damaged_journal_lacks_is_told_in_its_place(
         lambda: None,
     ]
 
-    def owner(_rundir: RunDir) -> int | None:
-        acts.pop(0)()
-        return 1 if acts else None
-
-    monkeypatch.setattr(rundir, "owner", owner)
-    monkeypatch.setattr(events, "POLL_S", 0.0)
+    follow(monkeypatch, acts)
     assert run(["events", "--run-dir", str(tmp_path), "-f"]) == 0
     texts = [line[21:].partition(":")[0] for line in capsys.readouterr().out.splitlines()]
     missing = ["entries 4 to 5 of the journal are missing", "entries 8 to 9 of the journal are missing"]
@@ -109,17 +159,17 @@ def test_what_a_damaged_journal_lacks_is_told_in_its_place(
     writing.writer.close()
     for command in (["ls"], ["status"], ["report", "--output", str(tmp_path / "report.html")]):
         assert run([*command, "--run-dir", str(tmp_path)]) == 0
-    said, page = capsys.readouterr().out, (tmp_path / "report.html").read_text()
-    assert all(text in said and text in page for text in missing)
+    printed, page = capsys.readouterr().out, (tmp_path / "report.html").read_text()
+    assert all(text in printed and text in page for text in missing)
     assert run(["replay", "--journal", str(journal)]) == 1
     assert f"the replay differs: {missing[0]}" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["events", "report"])
+@pytest.mark.parametrize("command", ["events", "report", "ledger"])
 def test_a_directory_in_which_no_pool_has_run_is_bad_input(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    output = ["--output", str(tmp_path / "report.html")] if command == "report" else []
+    output = {"report": ["--output", str(tmp_path / "report.html")], "ledger": ["vit"]}.get(command, [])
     assert run([command, *output, "--run-dir", str(tmp_path)]) == 2
     assert f"no pool has run in {tmp_path}" in capsys.readouterr().err
     (tmp_path / "journal.jsonl").write_text("nothing\n")

@@ -6,17 +6,16 @@ import math
 import threading
 import urllib.error
 import urllib.request
-from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import msgspec
-import pytest
+from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from pilot.cli import metrics
-from pilot.cli.prometheus import exposition
 from pilot.core.errors import PilotError
-from tests.unit.cli.test_show import STATUS, TRAINER
+from pilot.protocol.pool_status import PoolStatus
+from tests.unit.cli.statuses import STATUS, TRAINER
 
 TIMEOUT_S = 30.0
 
@@ -29,7 +28,8 @@ def samples(text: str) -> dict[tuple[str, tuple[str, ...]], float]:
 
 def test_what_prometheus_reads() -> None:
     odd = msgspec.structs.replace(TRAINER, trainer='a "name"', samples_per_s=123.0, metrics={"loss": None})
-    read = samples(exposition(msgspec.structs.replace(STATUS, trainers=[TRAINER, odd])))
+    status = msgspec.structs.replace(STATUS, trainers=[TRAINER, odd])
+    read = samples(generate_latest(metrics.registry(lambda: status)).decode())
     assert read["pilot_trainer_steps_total", ("vit",)] == 40
     assert read["pilot_trainer_phase", ("failed", "vit")] == 1
     assert read["pilot_trainer_phase", ("running", "vit")] == 0
@@ -40,38 +40,36 @@ def test_what_prometheus_reads() -> None:
     assert read["pilot_pool_node_seconds_total", ()] == STATUS.node_seconds
 
 
-def test_only_who_has_the_token_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = iter(["pilot_x 1\n"])
+def test_only_who_has_the_token_reads(tmp_path: Path) -> None:
+    answers = iter([STATUS])
 
-    def text(_root: Path) -> str:
-        if (answer := next(answers, None)) is None:
+    def ask() -> PoolStatus:
+        if (status := next(answers, None)) is None:
             raise PilotError("the coordinator does not answer")
-        return answer
+        return status
 
-    monkeypatch.setattr(metrics, "_text", text)
-    token = metrics._token(tmp_path)
-    assert metrics._token(tmp_path) == token
+    token = metrics.token_of(tmp_path)
+    assert metrics.token_of(tmp_path) == token
     assert (tmp_path / metrics.TOKEN_FILE).stat().st_mode & 0o777 == 0o600
-    server = ThreadingHTTPServer(("127.0.0.1", 0), metrics._handler(tmp_path, token))
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
+    with metrics.listening("127.0.0.1", 0, metrics.guarded(metrics.registry(ask), token)) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
 
-    def get(path: str, given: str | None) -> tuple[int, str]:
-        headers = {} if given is None else {"Authorization": f"Bearer {given}"}
-        request = urllib.request.Request(f"http://127.0.0.1:{server.server_port}{path}", headers=headers)
+        def get(given: str | None) -> tuple[int, str]:
+            headers = {} if given is None else {"Authorization": f"Bearer {given}"}
+            request = urllib.request.Request(f"http://127.0.0.1:{server.server_port}/metrics", headers=headers)
+            try:
+                with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
+                    return answer.status, answer.read().decode()
+            except urllib.error.HTTPError as error:
+                return error.code, error.read().decode()
+
         try:
-            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
-                return answer.status, answer.read().decode()
-        except urllib.error.HTTPError as error:
-            return error.code, error.read().decode()
-
-    try:
-        assert get("/metrics", None)[0] == 401
-        assert get("/metrics", token + "x")[0] == 401
-        assert get("/", token)[0] == 404
-        assert get("/metrics", token) == (200, "pilot_x 1\n")
-        assert get("/metrics", token) == (503, "the coordinator does not answer\n")
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+            assert get(None)[0] == 401
+            assert get(token + "x")[0] == 401
+            status, text = get(token)
+            assert (status, samples(text)["pilot_trainer_steps_total", ("vit",)]) == (200, 40)
+            assert get(token) == (503, "the coordinator does not answer\n")
+        finally:
+            server.shutdown()
+            thread.join()

@@ -15,7 +15,6 @@ Said = pytest.CaptureFixture[str]
 
 DIFFERENT = {
     "--node-order": "in up one of three, in replay several",
-    "--nodes": "in status a flag: list them too",
     "--output": "a file, or a directory",
     "--profile": "in submit one of three, in replay several",
 }

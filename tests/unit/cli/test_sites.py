@@ -22,12 +22,33 @@ def bad_file(folder: Path) -> Path:
     return path
 
 
-def test_the_list(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["sites"]) == 0
-    assert "gpuA100x4-preempt" in capsys.readouterr().out
+SHOWN = [
+    ([], "gpuA100x4-preempt", ""),
+    (["show", "delta", "--own-script"], "Submit it with: sbatch pilot.sh", ""),
+    (["show", "polaris"], "#PBS -l select=1:ncpus=64:system=polaris", "not verified"),
+    (["show", "perlmutter"], "#SBATCH", "note: a pilot is not preempted during its first 7200 s\n"),
+    (["show", "perlmutter"], "#SBATCH", "note: an hour is charged as 0.25 hours of the regular queue\n"),
+    (["check", "delta"], "delta: site delta is valid", ""),
+]
 
 
-def test_the_list_as_json_also_of_a_file_that_does_not_load(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("words", "out", "err"), SHOWN)
+def test_what_is_shown(
+    words: list[str], out: str, err: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["sites", *words]) == 0
+    shown = capsys.readouterr()
+    assert out in shown.out and err in shown.err
+    assert f"agent --connection {tmp_path}/run/connection.json" in shown.out or words != ["show", "polaris"]
+    assert not (tmp_path / "run").exists(), "nothing is submitted"
+
+
+def test_an_hour_that_counts_as_one_needs_no_note(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["sites", "show", "local"]) == 0
+    assert "charged" not in capsys.readouterr().err
+
+
+def test_json_also_of_a_file_that_does_not_load(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "config" / "pilot" / "sites"
     folder.mkdir(parents=True)
     bad_file(folder)
@@ -35,41 +56,10 @@ def test_the_list_as_json_also_of_a_file_that_does_not_load(tmp_path: Path, caps
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["sites"]}
     assert rows["polaris"]["max_jobs"] == "20 per project"
     assert "did you mean walltime?" in rows["bad"]["error"]
-
-
-def test_show_prints_the_script_and_submits_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["sites", "show", "polaris"]) == 0
-    shown = capsys.readouterr()
-    assert "#PBS -l select=1:ncpus=64:system=polaris" in shown.out
-    assert f"agent --connection {tmp_path}/run/connection.json" in shown.out
-    assert "not verified" in shown.err
-    assert not (tmp_path / "run").exists()
-
-
-def test_show_prints_a_script_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["sites", "show", "delta", "--own-script"]) == 0
-    assert "Submit it with: sbatch pilot.sh" in capsys.readouterr().out
-
-
-def test_show_tells_what_is_promised_and_charged(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["sites", "show", "perlmutter"]) == 0
-    said = capsys.readouterr().err
-    assert "note: a pilot is not preempted during its first 7200 s\n" in said
-    assert "note: an hour is charged as 0.25 hours of the regular queue\n" in said
-    assert run(["sites", "show", "local"]) == 0
-    assert "charged" not in capsys.readouterr().err
-
-
-def test_show_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["sites", "show", "summit", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown["site"]["retired"] == "decommissioned 2024-11-15"
     assert "#BSUB -q killable" in shown["script"]
-
-
-def test_check_says_that_a_file_is_valid(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["sites", "check", "delta"]) == 0
-    assert "delta: site delta is valid" in capsys.readouterr().out
 
 
 def test_check_names_every_mistake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

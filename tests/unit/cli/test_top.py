@@ -10,13 +10,12 @@ import pytest
 from textual.widgets import DataTable, RichLog, Static
 
 from pilot.cli.top.app import Page, Top
-from pilot.cli.top.history import AWAY, History, changes
-from pilot.cli.top.texts import sparkline, strip
+from pilot.cli.top.view import AWAY, History, changes, sparkline, strip
 from pilot.core.errors import PilotError
 from pilot.core.trainer.trainer import Phase
 from pilot.protocol.pool_status import NodeStatus, PoolStatus
 from pilot.protocol.requests import Cancelled, Explained, Scaled
-from tests.unit.cli.test_show import STATUS, TRAINER
+from tests.unit.cli.statuses import STATUS, TRAINER
 
 DEADLINE_S = 60.0
 SMALL = (80, 24)
@@ -140,9 +139,9 @@ async def watch(pool: Told) -> None:
             await until(lambda text=told: any(text in note.message for note in app._notifications))
         await keys.press("s", "9", "escape")
         assert pool.scaled == [3, None]
-        await keys.press("x", "n")
+        await keys.press("x", "n", "enter")
         assert pool.cancelled == []
-        await keys.press("x", "y")
+        await keys.press("x", "y", "enter")
         await until(lambda: pool.cancelled == ["vit"])
         await until(lambda: "no answer" in text_of(app, "#headline"))
         await keys.press("q")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from msgspec import structs
 
 from pilot.cli import up
 from pilot.cli.main import run
-from tests.unit.cli.test_show import STATUS
+from tests.unit.cli.statuses import STATUS
 
 
 def test_what_was_damaged_is_told(
@@ -47,4 +48,4 @@ def test_each_planner_has_its_usual_objective(
     with pytest.raises(Replaced):
         run(["up", "--site", "local", "--foreground", "--run-dir", str(tmp_path / "pool"), *given])
     (arguments,) = started
-    assert arguments[arguments.index("--objective") + 1] == objective
+    assert json.loads(arguments[arguments.index("--settings") + 1])["objective"] == objective

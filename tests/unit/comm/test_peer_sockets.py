@@ -14,7 +14,7 @@ from pilot.comm.fabric import Fabric
 from pilot.comm.naps import PeerSockets, ready_or_sent
 from pilot.comm.pipeline import SharedPart
 from pilot.comm.rails import Rails
-from pilot.comm.step_sum import Lookout
+from pilot.comm.step_sum import Rounds
 
 LONG_S = 60.0
 Ends = tuple[socket.socket, socket.socket]
@@ -60,7 +60,7 @@ def test_a_sleep_ends_by_what_a_peer_sends_and_by_a_doorbell(connection: Ends, c
 def test_a_connection_that_mpi_has_closed_is_no_longer_waited_for(
     connection: Ends, channel: Channels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(naps, "LOOK_EVERY_S", LONG_S)
+    monkeypatch.setattr(naps, "REFRESH_EVERY_S", LONG_S)
     ours, theirs = channel
     sockets = PeerSockets()
     closed = connection[0].fileno()
@@ -73,7 +73,7 @@ def test_a_connection_that_mpi_has_closed_is_no_longer_waited_for(
 
 def test_what_nobody_reads_does_not_end_sleeps_for_ever(connection: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
     """A peer may be a collective ahead, or dead."""
-    sleeps = {"early": 0, "whole": 0}
+    sleeps = {"early": 0, "complete": 0}
 
     class Ahead:
         """A sum that is complete once a sleep was not cut short."""
@@ -83,7 +83,7 @@ def test_what_nobody_reads_does_not_end_sleeps_for_ever(connection: Ends, monkey
 
         def done(self) -> bool:
             assert sleeps["early"] <= naps.MOST_WAKES
-            return sleeps["whole"] > 0
+            return sleeps["complete"] > 0
 
         def sum(self, _numbers: object) -> Ahead:
             return self
@@ -93,12 +93,12 @@ def test_what_nobody_reads_does_not_end_sleeps_for_ever(connection: Ends, monkey
         return ready_or_sent(*arguments)  # type: ignore[arg-type]  # whatever it gets
 
     def sleep(*_: object) -> list[Channel]:
-        sleeps["whole"] += 1
+        sleeps["complete"] += 1
         return []
 
     monkeypatch.setattr(naps, "ready_or_sent", sleep_early)
     monkeypatch.setattr(naps, "ready", sleep)
     connection[1].send(b"of the next sum")
     fabric: Fabric = Ahead()  # type: ignore[assignment]  # it has what a step needs
-    step_sum.StepSum([SharedPart((np.ones(4),), "", apart=True)], [], fabric, Rails(), Lookout(fabric, [])).run()
-    assert sleeps == {"early": naps.MOST_WAKES, "whole": 1}
+    step_sum.StepSum([SharedPart((np.ones(4),), "", per_process=True)], [], fabric, Rails(), Rounds(fabric, [])).run()
+    assert sleeps == {"early": naps.MOST_WAKES, "complete": 1}

@@ -22,7 +22,7 @@ from pilot.comm.messages import (
     Quit,
     Select,
     Spread,
-    Spreaded,
+    SpreadDone,
 )
 from pilot.comm.pipeline import PIECE_BYTES
 from pilot.comm.rails import Rails, RailServer
@@ -31,7 +31,7 @@ from pilot.core.errors import ProtocolError
 from pilot.train.state.block import LONGEST_ROW
 from tests.unit.comm.twin import TwinFabric, World
 
-tell_next = TwinFabric.tell_next
+send_next = TwinFabric.send_next
 
 
 class Node:
@@ -183,7 +183,7 @@ def test_a_block_reaches_only_those_that_lack_it(ranks: list[Rank]) -> None:
     ranks[2].channel.send(Spread(2, takers, len(content)), source.fd)
     for number, rank in enumerate(ranks):
         note, fd = rank.packet()
-        assert note == Spreaded()
+        assert note == SpreadDone()
         assert (fd is not None) == (number in takers)
         if fd is not None:
             taken = np.frombuffer(Arena(fd).memory, np.uint8, len(content))
@@ -199,7 +199,7 @@ def test_those_who_wait_for_a_block_hear_that_it_moves(ranks: list[Rank], monkey
         rank.channel.send(Spread(2, [0], source.size if mine else 0), source.fd if mine else None)
     for rank in ranks:
         notes = [rank.packet()[0]]
-        while notes[-1] != Spreaded():
+        while notes[-1] != SpreadDone():
             notes.append(rank.packet()[0])
         assert (Moving() in notes) == any(rank.belongs_with(ranks[end]) for end in (0, 2)), "only nodes that take part"
     quit_all(ranks)
@@ -296,7 +296,7 @@ def test_a_gather_for_which_some_come_late_is_no_sign_later(ranks: list[Rank], m
     monkeypatch.setattr(step_sum, "LONG_S", 0.01)
     layout = attach(ranks)
     told = threading.Event()
-    monkeypatch.setattr(TwinFabric, "tell_next", lambda fabric, number: (tell_next(fabric, number), told.set()))
+    monkeypatch.setattr(TwinFabric, "send_next", lambda fabric, number: (send_next(fabric, number), told.set()))
     last = [rank for rank in ranks if rank.belongs_with(ranks[-1])]
     for slow in (last, ranks[: len(last)]):
         for rank in ranks:

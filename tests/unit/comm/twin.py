@@ -31,7 +31,7 @@ class World:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.told = [0] * size
+        self.sent = [0] * size
         self._lock = threading.Lock()
         self._meetings: dict[tuple[Any, ...], Meeting] = {}
 
@@ -108,11 +108,11 @@ class TwinFabric:
     def barrier(self) -> Operation:
         return self._meet(np.empty(0), lambda _: None)
 
-    def tell_next(self, number: int) -> None:
-        self._world.told[(self.rank + 1) % self.size] = number
+    def send_next(self, number: int) -> None:
+        self._world.sent[(self.rank + 1) % self.size] = number
 
-    def told(self) -> int:
-        return self._world.told[self.rank]
+    def last_received(self) -> int:
+        return self._world.sent[self.rank]
 
     def _meet(self, brought: NDArray[Any], combine: Callable[[Deposits], None], kind: str = "sums") -> Operation:
         self._operations[kind] += 1

@@ -6,16 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pilot.core.commands import (
-    Command,
-    DrainPool,
-    FormGroup,
-    Outcome,
-    Solve,
-    StopWorker,
-    WarnOfBudget,
-    WriteCheckpoint,
-)
+from pilot.core.commands import DrainPool, FormGroup, Outcome, Solve, StopWorker, WarnOfBudget, WriteCheckpoint
 from pilot.core.config import CoordinatorConfig
 from pilot.core.coordinator import Coordinator
 from pilot.core.events import (
@@ -30,11 +21,9 @@ from pilot.core.events import (
     TrainerReleased,
     TrainerRemoved,
     TrainerResumed,
-    TrainerSubmitted,
 )
 from pilot.core.ids import Generation, NodeId, TrainerId
 from pilot.core.pool.pool import hostname_order, join_order
-from pilot.core.trainer.spec import TrainerSpec
 from pilot.core.trainer.trainer import Phase
 from tests.property.world import World, generous_plan
 
@@ -46,15 +35,10 @@ def two(config: CoordinatorConfig | None = None) -> World:
     world = World(config)
     world.join(3)
     for name in (A, B):
-        world.send(TrainerSubmitted(TrainerSpec(name, 1, 3, assumed_costs=True)))
+        world.submit(name, 1, 3, assumed_costs=True)
     world.settle()
     assert len(world.core.trainers[A].target) == 3
     return world
-
-
-def given(world: World, after: int) -> list[Command]:
-    """The commands given after this many events."""
-    return [command for _, _, commands in world.history[after:] for command in commands]
 
 
 def test_who_is_held_writes_its_state_gives_its_nodes_back_and_keeps_its_place() -> None:
@@ -65,7 +49,7 @@ def test_who_is_held_writes_its_state_gives_its_nodes_back_and_keeps_its_place()
     world.settle()
     trainer = world.core.trainers[A]
     assert (trainer.phase, trainer.held, trainer.target, trainer.workers) == (Phase.QUEUED, "held by the user", [], {})
-    kinds = list(map(type, given(world, before)))
+    kinds = list(map(type, world.given(object, before)))
     assert kinds.index(WriteCheckpoint) < kinds.index(StopWorker)
     assert len(world.core.trainers[B].target) == 3, "what it gave back is there for others"
     world.send(TrainerHeld(A))
@@ -90,7 +74,7 @@ def test_who_failed_goes_on_as_the_last_one_with_its_generation_and_may_fail_as_
     assert (trainer.phase, trainer.reason, list(world.core.trainers)) == (Phase.QUEUED, "", [B, A])
     world.send(TrainerCancelled(B))
     world.settle()
-    formed = [c for c in given(world, before) if isinstance(c, FormGroup) and c.trainer == A]
+    formed = [c for c in world.given(FormGroup, before) if c.trainer == A]
     assert [group.generation for group in formed] == [generation + 1]
     assert (trainer.phase, trainer.step) == (Phase.RUNNING, 1)
 
@@ -126,7 +110,7 @@ def test_who_finished_does_not_go_on_and_who_has_not_ended_is_not_removed() -> N
     world.settle()
     world.send(TrainerRemoved(A))
     assert list(world.core.trainers) == [B]
-    world.send(TrainerSubmitted(TrainerSpec(A)))
+    world.submit(A)
     world.settle()
     assert list(world.core.trainers) == [B, A]
 
@@ -175,12 +159,11 @@ def test_a_generation_that_lost_entries_may_have_had_is_never_granted_again() ->
     world = two()
     trainer = world.core.trainers[A]
     [group] = [trainer.group]
-    assert group is not None
     world.send(EntriesLost(((A, Generation(7)), (TrainerId("gone"), Generation(9)))))
     assert trainer.group is group, "what became of it, its pilots know"
     assert any(isinstance(c, Solve) for c in world.history[-1][2]), "the answer to the last plan may be lost"
     world.lose([group.members[0]])
-    [formed] = [c for c in given(world, len(world.history) - 1) if isinstance(c, FormGroup)]
+    [formed] = world.given(FormGroup, len(world.history) - 1)
     assert formed.generation == 8
     world.send(EntriesLost(((A, Generation(5)),)))
     assert trainer.forming is not None, "it is above that"
@@ -193,21 +176,19 @@ def test_a_generation_that_lost_entries_may_have_had_is_never_granted_again() ->
 def test_who_has_not_measured_what_a_rescale_costs_does_not_wait_behind_an_assumption() -> None:
     world = two()
     trainer = world.core.trainers[A]
-    trainer_group = trainer.group
-    assert trainer_group is not None
-    world.send(Progress(A, trainer_group.generation, 1, 0, 32, 100.0, rescale_s=0.3))
+    world.send(Progress(A, trainer.generation, 1, 0, 32, 100.0, rescale_s=0.3))
     before = len(world.history)
     world.join(1)
-    [solve] = [c for c in given(world, before) if isinstance(c, Solve)]
+    [solve] = world.given(Solve, before)
     assert [candidate.rescale_up_s for candidate in solve.problem.candidates] == [0.3, 0.3]
 
 
 def test_a_pool_s_budget_is_warned_of_once_and_drains_it_at_its_end() -> None:
     world = two(CoordinatorConfig(budget_node_hours=3.0, charge_factor=0.5))
-    assert world.core.timers.due_s() == pytest.approx(0.8 * 6 * 3600 / 3, abs=5)
+    assert world.core.due_s() == pytest.approx(0.8 * 6 * 3600 / 3, abs=5)
     world.pass_time(5800.0)
     world.pass_time(50.0)
-    warnings = [c for c in given(world, 0) if isinstance(c, WarnOfBudget)]
+    warnings = world.given(WarnOfBudget)
     assert warnings == [
         WarnOfBudget(None, "80% of its budget of 3 charged node-hours (0.5 for an hour on a node) is used")
     ]
@@ -215,22 +196,22 @@ def test_a_pool_s_budget_is_warned_of_once_and_drains_it_at_its_end() -> None:
     before = len(world.history)
     world.pass_time(2000.0)
     world.settle()
-    assert [c.reason for c in given(world, before) if isinstance(c, DrainPool)] == [
+    assert [c.reason for c in world.given(DrainPool, before)] == [
         "its budget of 3 charged node-hours (0.5 for an hour on a node) is used up"
     ]
-    assert any(isinstance(c, WriteCheckpoint) for c in given(world, before))
+    assert world.given(WriteCheckpoint, before)
     assert world.core.draining
     world.lose(list(world.nodes))
     world.send(PoolReopened())
-    assert (world.core.usage.used_s, world.core.timers.due(world.now_s)) == (0.0, [])
+    assert (world.core.usage.used_s, world.core.due(world.now_s)) == (0.0, [])
 
 
 def test_a_trainer_s_budget_stops_it_with_its_state_saved_and_a_larger_one_lets_it_go_on() -> None:
     world = World()
     world.join(1)
-    world.send(TrainerSubmitted(TrainerSpec(A, budget_node_hours=1.0)))
+    world.submit(A, budget_node_hours=1.0)
     world.settle()
-    assert world.core.timers.due_s() == pytest.approx(0.8 * 3600, abs=5), "the pool has none, that of the trainer comes"
+    assert world.core.due_s() == pytest.approx(0.8 * 3600, abs=5), "the pool has none, that of the trainer comes"
     world.step(A)
     world.pass_time(3601.0)
     trainer = world.core.trainers[A]
@@ -242,8 +223,8 @@ def test_a_trainer_s_budget_stops_it_with_its_state_saved_and_a_larger_one_lets_
         "its budget of 1 node-hours is used up",
         "",
     )
-    assert any(isinstance(c, WriteCheckpoint) for c in given(world, 0))
+    assert world.given(WriteCheckpoint)
     world.closed.remove(A)
     world.send(TrainerResumed(A, 2.0))
     world.settle()
-    assert (trainer.phase, world.core.timers.due(world.now_s)) == (Phase.RUNNING, [])
+    assert (trainer.phase, world.core.due(world.now_s)) == (Phase.RUNNING, [])

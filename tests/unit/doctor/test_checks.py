@@ -18,7 +18,7 @@ from pilot.doctor import host_checks, site_checks, storage_checks
 from pilot.doctor.checks import CHECKS
 from pilot.doctor.finding import Finding, Findings, Grade
 from pilot.rundir.rundir import Lock, RunDir
-from pilot.site import host_limits as host_room
+from pilot.site import host_limits
 from pilot.site.site import Site
 
 LOCAL = Site(name="here", scheduler="local", interface="lo")
@@ -67,7 +67,7 @@ def test_room_under_control_groups_counts_all_levels(tmp_path: Path, groups: str
         group.mkdir(parents=True)
         (group / "pids.max").write_text(f"{most}\n")
         (group / "pids.current").write_text(f"{current}\n")
-    assert list(host_room.cgroup_rooms(groups, tmp_path)) == [10]
+    assert list(host_limits.cgroup_rooms(groups, tmp_path)) == [10]
 
 
 def test_the_run_directory_may_not_exist_yet_and_nothing_is_left_in_it(tmp_path: Path) -> None:
@@ -75,6 +75,7 @@ def test_the_run_directory_may_not_exist_yet_and_nothing_is_left_in_it(tmp_path:
         storage_checks.storage(LOCAL.replace(checkpoint_dir=str(tmp_path / "c" / "d")), tmp_path / "a" / "b")
     )
     assert not _graded(findings, Grade.FAIL)
+    assert not _graded(storage_checks.clock(LOCAL, tmp_path), Grade.WARN)
     assert {finding.check for finding in findings} == {"run directory", "checkpoint directory"}
     assert list(tmp_path.iterdir()) == []
 
@@ -107,12 +108,8 @@ def test_a_quota_program_that_complains(tmp_path: Path, monkeypatch: pytest.Monk
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     assert _graded(storage_checks.storage(LOCAL, tmp_path / "pool"), Grade.WARN) == [
-        "quota says: Block limit reached on /home"
+        "quota reports: Block limit reached on /home"
     ]
-
-
-def test_the_clock_of_this_machines_own_disk_is_its_own(tmp_path: Path) -> None:
-    assert not _graded(storage_checks.clock(LOCAL, tmp_path), Grade.WARN)
 
 
 def test_a_port_in_use_unless_by_this_pool(tmp_path: Path) -> None:
@@ -128,18 +125,23 @@ def test_a_port_in_use_unless_by_this_pool(tmp_path: Path) -> None:
             lock.release()
 
 
-def test_interfaces_that_are_not_there(tmp_path: Path) -> None:
-    (seen,) = _graded(site_checks.network(LOCAL.replace(interface="nosuch0"), tmp_path), Grade.WARN)
-    assert seen.startswith("this host has no interface nosuch0")
-    (seen,) = _graded(site_checks.network(LOCAL.replace(bind_interface="nosuch0"), tmp_path), Grade.FAIL)
-    assert "nosuch0" in seen
-
-
-def test_pilots_on_nodes_must_not_be_told_a_loopback_address(tmp_path: Path) -> None:
-    site = SLURM.replace(bind_address="127.0.0.1")
-    (seen,) = _graded(site_checks.network(site, tmp_path), Grade.FAIL)
-    assert seen == "pilots connect to 127.0.0.1 (127.0.0.1): on a node, this is the node itself"
-    assert not _graded(site_checks.network(site.replace(interface="lo"), tmp_path), Grade.FAIL)
+@pytest.mark.parametrize(
+    ("site", "grade", "seen"),
+    [
+        (LOCAL.replace(interface="nosuch0"), Grade.WARN, "this host has no interface nosuch0"),
+        (LOCAL.replace(bind_interface="nosuch0"), Grade.FAIL, "nosuch0"),
+        (
+            *(SLURM.replace(bind_address="127.0.0.1"), Grade.FAIL),
+            "pilots connect to 127.0.0.1 (127.0.0.1): on a node, this is the node itself",
+        ),
+        (SLURM.replace(bind_address="127.0.0.1", interface="lo"), Grade.FAIL, None),
+    ],
+)
+def test_interfaces_and_addresses_that_nodes_cannot_use(
+    site: Site, grade: Grade, seen: str | None, tmp_path: Path
+) -> None:
+    found = _graded(site_checks.network(site, tmp_path), grade)
+    assert [seen is not None and seen in line for line in found] == ([True] if seen else [])
 
 
 @pytest.mark.parametrize(
@@ -150,7 +152,7 @@ def test_pilots_on_nodes_must_not_be_told_a_loopback_address(tmp_path: Path) -> 
         ("10.9.9.9", ["10.0.0.1"], "which is not one of this host's addresses: 10.0.0.1"),
     ],
 )
-def test_a_host_name_that_may_lead_elsewhere_is_told(
+def test_a_host_name_that_may_lead_elsewhere_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str, own: list[str], seen: str | None
 ) -> None:
     monkeypatch.setattr(site_checks, "own_addresses", lambda: own)
@@ -160,7 +162,7 @@ def test_a_host_name_that_may_lead_elsewhere_is_told(
     assert [seen is not None and seen in line for line in found] == ([True] if seen else [])
 
 
-def test_locks_that_hold_on_one_host_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_locks_that_hold_on_one_host_only_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mounts = [
         SimpleNamespace(mountpoint="/", opts="rw"),
         SimpleNamespace(mountpoint=str(tmp_path), opts="rw,localflock"),
@@ -170,14 +172,14 @@ def test_locks_that_hold_on_one_host_are_told(tmp_path: Path, monkeypatch: pytes
     assert "are not seen by other hosts (mounted with localflock)" in seen
 
 
-def test_what_a_pool_takes_of_this_host_is_counted_and_what_is_missing_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host_room, "task_room", lambda: host_room.Room(128, "ulimit -u"))
-    monkeypatch.setattr(host_room, "most_files", lambda: 256)
-    assert list(host_room.shortages(SLURM, 100)) == []
-    assert list(host_room.shortages(LOCAL, 2)) == []
-    assert list(host_room.shortages(LOCAL, 4)) == [
+def test_the_shortages_of_a_host_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_limits, "task_room", lambda: host_limits.Room(128, "ulimit -u"))
+    monkeypatch.setattr(host_limits, "most_files", lambda: 256)
+    assert list(host_limits.shortages(SLURM, 100)) == []
+    assert list(host_limits.shortages(LOCAL, 2)) == []
+    assert list(host_limits.shortages(LOCAL, 4)) == [
         "a pool needs 184 processes and threads here, but only 128 more are allowed by ulimit -u"
     ]
-    assert list(host_room.shortages(SLURM, 300)) == [
+    assert list(host_limits.shortages(SLURM, 300)) == [
         "the coordinator needs 364 open files, but only 256 are allowed (ulimit -Hn)"
     ]

@@ -16,7 +16,7 @@ import pytest
 from pilot.core.errors import SubmitError
 from pilot.doctor import queue_checks
 from pilot.doctor.finding import Grade
-from pilot.doctor.queue_checks import tells_kill_delay
+from pilot.doctor.queue_checks import shows_kill_delay
 from pilot.site.site import Site
 
 HERE = Path()
@@ -123,7 +123,7 @@ def test_a_pbs_queue_that_does_not_tell_how_long_a_job_lives_after_term() -> Non
     assert "queue preemptable shows no kill_delay, so PBS's default is assumed" in "\n".join(seen(PBS, pbs(), Grade.OK))
     (line,) = seen(PBS.replace(grace_s=30), pbs(), Grade.FAIL)
     assert line.startswith("PBS kills a preempted job 10 s after TERM, and the site file assumes 30 s")
-    assert [tells_kill_delay(PBS, run) for run in (pbs(), pbs(TEN_S), refusing)] == [False, True, False]
+    assert [shows_kill_delay(PBS, run) for run in (pbs(), pbs(TEN_S), refusing)] == [False, True, False]
 
 
 @pytest.mark.parametrize(

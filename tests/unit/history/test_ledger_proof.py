@@ -29,9 +29,9 @@ def ledger_of(rows: Rows, words: dict[str, str], *changes: AcceptedChange) -> Le
         (ONE_EPOCH, {}, 1, "!no group has reported what it trains on"),
         # The ranks assumed a shorter dataset: 22 samples were never used.
         ([(1, 0, 0, 10, 0, 74)], RUN, 1, "!74 samples, and the script asked for a multiple of 8"),
-        ([(1, 0, 0, 24, 0, 96)], RUN, 1, "!steps 0 to 23: 96 samples, and the script asked for a multiple of 8"),
+        ([(1, 0, 0, 24, 0, 96)], RUN, 1, "!epoch 0: 96 samples, and the script asked for a multiple of 8"),
         ([(1, 0, 0, 12, 0, 96)], RUN | {"global_batch_size": "10"}, 1, "!a multiple of 10"),
-        ([(1, 0, 0, 2, 0, 6), (2, 0, 2, 14, 6, 96)], RUN, 1, "!generation 1, steps 0 to 1: 6 samples"),
+        ([(1, 0, 0, 2, 0, 6), (2, 0, 2, 14, 6, 96)], RUN, 1, "!generation 1, steps 0 to 1, epoch 0: 6 samples"),
         # The last step of an epoch is smaller.
         ([(1, 0, 0, 4, 0, 60), (2, 0, 4, 7, 60, 96)], RUN | {"global_batch_size": "15"}, 1, "contiguous"),
         # 16 samples per node, on two and on three nodes.
@@ -74,3 +74,26 @@ def test_another_order_may_begin_with_an_epoch_and_not_after_one_sample_of_it(
     words = RUN | {"global_batch_size": "1", "the seed": "2"}
     verdict = proof(ledger_of(rows, words, AcceptedChange(step, "the seed", "1", "2")), 1)
     assert verdict.proved is proved, verdict.text
+
+
+SO_FAR: list[tuple[Rows, int | None, str, tuple[int, int, int, int]]] = [
+    ([], None, "0 records of 0 generations cover 0 epochs, 0 samples, in 0 steps", (0, 0, 0, 0)),
+    (ONE_EPOCH, 12, "cover 1 epoch, 96 samples, in 12 steps", (1, 96, 12, 0)),
+    ([*ONE_EPOCH, (1, 1, 12, 13, 0, 8)], None, "cover 1 epoch and 8 samples of the next, 104 samples", (1, 104, 13, 0)),
+    ([(1, 0, 0, 4, 0, 32), (2, 0, 3, 5, 24, 40)], None, "0 epochs and 40 samples of the next", (0, 40, 5, 1)),
+    ([(1, 0, 0, 4, 0, 32)], 5, "!it finished at step 5, and its records end at step 4", (0, 32, 4, 0)),
+    ([], 5, "!it finished at step 5, and its records end at step 0", (0, 0, 0, 0)),
+    ([(1, 0, 0, 4, 0, 32), (2, 0, 4, 5, 40, 48)], None, "!step 4, epoch 0, sample 32 was next", (0, 40, 5, 0)),
+]
+
+
+@pytest.mark.parametrize(("rows", "finished", "text", "counts"), SO_FAR)
+def test_a_proof_as_far_as_the_trainer_got(
+    rows: Rows, finished: int | None, text: str, counts: tuple[int, int, int, int]
+) -> None:
+    ledger = ledger_of(rows, RUN)
+    ledger.finished_step = finished
+    verdict = proof(ledger)
+    assert text.removeprefix("!") in verdict.text
+    assert verdict.proved is not text.startswith("!")
+    assert (verdict.epochs, verdict.samples, verdict.steps, verdict.voided_steps) == counts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -15,10 +16,11 @@ from pilot.core.events import GroupFormed, PlanReady, Progress, TrainerSubmitted
 from pilot.core.ids import Generation, PlanId, TrainerId
 from pilot.core.plan.problem import Plan, PlanStatus
 from pilot.core.trainer.spec import TrainerSpec
+from pilot.history.figures import svg
 from pilot.history.page import Life, render
 from pilot.history.story import Story, Topic
 from pilot.history.summary import sentences
-from pilot.history.trainer_progress import POINTS_MAX, Courses, ProgressPoint, TrainerProgress
+from pilot.history.trainer_progress import POINTS_MAX, ProgressPoint, ProgressRecorder, TrainerProgress
 from pilot.history.utilisation import Utilisation
 from pilot.history.words import amount, duration
 from pilot.rundir.entries import Decision
@@ -32,19 +34,19 @@ def decisions(world: World) -> list[Decision]:
 
 
 def life(world: World, name: str = "a-pool") -> Life:
-    core, courses, story = Coordinator(world.config), Courses(), Story(0.0)
+    core, recorder, story = Coordinator(world.config), ProgressRecorder(), Story(0.0)
     history = decisions(world)
     course = of(world, core)
     for d in history:
-        courses.note(d.now_s, d.event, d.commands)
-    happened = [told for d in history for told in story.tell(d)]
+        recorder.note(d.now_s, d.event, d.commands)
+    happened = [told for d in history for told in story.events_of(d)]
     use = Utilisation(eq_nodes=1.5, work=3.0, static_work=4.0)
     return Life(
         name,
         sentences(name, "polaris", course, core.trainers, use, 1.0, core.trainers),
         course,
         core.trainers,
-        courses.of,
+        recorder.of,
         happened,
     )
 
@@ -82,32 +84,32 @@ def test_durations(seconds: float, words: str) -> None:
 
 
 def test_a_long_course_keeps_its_shape_in_few_points() -> None:
-    course = TrainerProgress()
+    progress = TrainerProgress()
     for number in range(20 * POINTS_MAX):
-        course.add(ProgressPoint(float(number), number, None, {}))
-    assert POINTS_MAX / 2 <= len(course.points) <= POINTS_MAX
-    gaps = {b.samples - a.samples for a, b in zip(course.points, course.points[1:], strict=False)}
+        progress.add(ProgressPoint(float(number), number, None, {}))
+    assert POINTS_MAX / 2 <= len(progress.points) <= POINTS_MAX
+    gaps = {b.samples - a.samples for a, b in zip(progress.points, progress.points[1:], strict=False)}
     assert max(gaps) <= 2 * min(gaps)
 
 
 def test_rescales_say_what_paused_them() -> None:
     """A planned change pauses for as long as its ranks measured; the first group paused nothing."""
-    world, courses = lived_through(), Courses()
+    world, recorder = lived_through(), ProgressRecorder()
     for d in decisions(world):
-        courses.note(d.now_s, d.event, d.commands)
+        recorder.note(d.now_s, d.event, d.commands)
         if isinstance(d.event, GroupFormed) and d.event.generation == Generation(2):
             told = Progress(CNN, Generation(2), 9, 0, 90, rescale_s=0.25, metrics=(("loss", 0.5),))
-            courses.note(d.now_s, told, [])
-    first, second = courses.of[CNN].rescales
+            recorder.note(d.now_s, told, [])
+    first, second = recorder.of[CNN].rescales
     assert (first.before, first.after, first.planned, first.paused_s) == (0, 2, False, None)
     assert (second.before, second.after, second.planned, second.paused_s) == (2, 1, True, 0.25)
-    assert courses.of[CNN].points[-1].metrics == {"loss": 0.5}
+    assert recorder.of[CNN].points[-1].metrics == {"loss": 0.5}
 
 
 def test_the_story_of_two_nodes() -> None:
     world = lived_through()
     story = Story(0.0)
-    told = [h for entry in decisions(world) for h in story.tell(entry)]
+    told = [h for entry in decisions(world) for h in story.events_of(entry)]
     texts = [h.text for h in told]
     expected = [
         "n1, n2 joined",
@@ -130,7 +132,7 @@ def test_a_plan_is_told_against_what_was_held_when_it_was_asked_for_and_one_that
     world.settle()
     stale = Plan(PlanStatus.OPTIMAL, ((CNN, 0),), 0.0)
     world.send(PlanReady(PlanId(solve.plan_id - 1), stale))
-    told = [h.text for entry in decisions(world) for h in story.tell(entry) if h.kind is Topic.PLAN]
+    told = [h.text for entry in decisions(world) for h in story.events_of(entry) if h.kind is Topic.PLAN]
     assert told == ["cnn: gets 2 nodes by plan, had 1"]
 
 
@@ -165,6 +167,11 @@ def test_names_are_text_and_the_page_is_whole() -> None:
     assert parser.open == []
 
 
+def test_without_matplotlib_each_figure_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert "figures need matplotlib: pip install &#x27;pilot-train[plots]&#x27;" in svg(lambda _: None, 1.0, 1.0)
+
+
 @needs_browser
 def test_a_browser_shows_it(tmp_path: Path) -> None:
     path = tmp_path / "page.html"
@@ -173,7 +180,7 @@ def test_a_browser_shows_it(tmp_path: Path) -> None:
 
 
 def test_a_trainer_that_ended_has_its_end() -> None:
-    courses = Courses()
-    courses.note(0.0, TrainerSubmitted(TrainerSpec(TrainerId("a"))), [])
-    courses.note(5.0, Progress(TrainerId("a"), Generation(1), 1, 0, 1), [CloseTrainer(TrainerId("a"), "finished", "")])
-    assert courses.of[TrainerId("a")].ended_s == 5.0
+    recorder = ProgressRecorder()
+    recorder.note(0.0, TrainerSubmitted(TrainerSpec(TrainerId("a"))), [])
+    recorder.note(5.0, Progress(TrainerId("a"), Generation(1), 1, 0, 1), [CloseTrainer(TrainerId("a"), "finished", "")])
+    assert recorder.of[TrainerId("a")].ended_s == 5.0

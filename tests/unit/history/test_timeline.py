@@ -18,7 +18,7 @@ def lived_through() -> World:
     world.send(PoolChanged(joined=tuple(world.nodes)))
     world.send(TrainerSubmitted(TrainerSpec(CNN, 1, 2)))
     world.settle()
-    world.send(PoolChanged(leaving=(NodeId("n2"),), deadline_s=99.0))
+    world.send(PoolChanged(noticed=(NodeId("n2"),), deadline_s=99.0))
     world.settle()
     world.lose([NodeId("n2")])
     world.lose([NodeId("n1")])

@@ -24,7 +24,7 @@ def test_nothing_to_divide() -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_it_finds_what_trying_out_finds(seed: int) -> None:
+def test_it_finds_the_optimum(seed: int) -> None:
     choose = random.Random(seed)
     curves = [UNEVEN, Curve.proportional(0.1), Curve.of([(1, 5), (4, 5), (8, 11)]), Curve.of([(2, 0), (8, 1)])]
     candidates = [

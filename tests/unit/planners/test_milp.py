@@ -34,19 +34,16 @@ def ends_in() -> float:
 
 @pytest.mark.parametrize("given", GIVEN.values(), ids=GIVEN.keys())
 @pytest.mark.parametrize("solver", SOLVERS)
-@pytest.mark.parametrize("formulation", [milp.PIECES, milp.NODES], ids=lambda f: f.planner)
-def test_it_finds_what_trying_out_finds(given: Problem, solver: str, formulation: milp.Formulation) -> None:
+def test_it_finds_the_optimum(given: Problem, solver: str) -> None:
     installed(solver)
-    made = milp.plan(given, 60.0, solver, formulation)
+    made = milp.plan(given, 60.0, solver)
     assert made.status is PlanStatus.OPTIMAL
-    assert made.planner == formulation.planner
     assert tuple(n for _, n in made.counts) == best_plan(given)
 
 
 @pytest.mark.parametrize("given", [g for name, g in GIVEN.items() if name != "no trainer fits"])
-@pytest.mark.parametrize("formulation", [milp.PIECES, milp.NODES], ids=lambda f: f.planner)
-def test_the_solver_finds_it_by_itself(given: Problem, formulation: milp.Formulation) -> None:
-    outcome = milp.solve(given, ends_in(), "cbc", formulation)
+def test_the_solver_finds_it_without_an_incumbent(given: Problem) -> None:
+    outcome = milp.solve(given, ends_in(), "cbc")
     assert outcome.proved
     assert outcome.counts is not None
     assert value(given, outcome.counts) == pytest.approx(best_value(given), rel=1e-9)
@@ -62,7 +59,7 @@ def test_the_solver_goes_on_from_where_it_starts() -> None:
     assert value(given, poor) < best_value(given)
 
 
-def test_a_start_is_what_the_model_then_says() -> None:
+def test_a_start_is_read_back() -> None:
     for given in GIVEN.values():
         counts = list(best_plan(given))
         if any(counts):
@@ -161,7 +158,7 @@ def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_pyomo_says_is_logged_and_not_printed(
+def test_messages_of_pyomo_are_logged_and_not_printed(
     capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     logging.getLogger("pyomo.core").warning("a value outside the bounds")

@@ -4,10 +4,8 @@ counts.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from pilot.core.errors import SubmitError
 
@@ -21,11 +19,6 @@ def text(name: str) -> str:
     return (_FOLDER / name).read_text()
 
 
-def loaded(name: str) -> Any:
-    """A recorded answer, parsed."""
-    return json.loads(text(name))
-
-
 class Recorded:
     """Answers commands by name; an answer may be a function of the command. ``asked`` lists those that ran."""
 
@@ -34,7 +27,7 @@ class Recorded:
         self.asked: list[list[str]] = []
 
     def __call__(self, command: Sequence[str], limit_s: float) -> str:  # noqa: ARG002  # run_command's signature
-        """As :func:`pilot.provisioning.scheduler.run_command`."""
+        """As :func:`pilot.host.commands.run_command`."""
         self.asked.append(list(command))
         answer = self.answers[command[0]]
         if isinstance(answer, SubmitError):

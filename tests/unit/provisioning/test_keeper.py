@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
+from types import MappingProxyType, SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
 
-from pilot.core.errors import SubmitError
+from pilot.core.errors import SubmitError, UserError
 from pilot.host.proc import kill_marked, marked
 from pilot.protocol.connection import Connection
 from pilot.provisioning.keeper import Keeper, KeeperEvent, pool_name
@@ -184,149 +186,132 @@ def test_a_restarted_coordinator_takes_over_the_jobs_of_the_earlier_one(tmp_path
     assert [(end.job, end.ending) for end in pool.ended()] == [(job, JobEnd.CANCELLED)]
 
 
-def keeper_of(scheduler: Scripted, events: list[KeeperEvent], **site: object) -> Keeper:
-    fast = Site(name="x", scheduler="slurm").replace(poll_s=0.05, **site)
-    return Keeper(fast, SchedulerThread(scheduler.submit, scheduler), events.append)
+class Scene:
+    """A keeper of a scripted scheduler, and its reports."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, **site: object) -> None:
+        self.scheduler = Scripted()
+        self.events: list[KeeperEvent] = []
+        fast = Site(name="x", scheduler="slurm").replace(poll_s=0.05, **site)
+        self.keeper = Keeper(fast, SchedulerThread(self.scheduler.submit, self.scheduler), self.events.append, clock)
+
+    async def until_pending(self, count: int) -> None:
+        """Want this many jobs, and wait until they are queued."""
+        self.keeper.want(count)
+        await until(lambda: self.keeper.status().pending == count)
 
 
-def test_a_scheduler_that_does_not_answer_changes_nothing_and_is_reported() -> None:
-    scheduler, events = Scripted(), list[KeeperEvent]()
-    keeper = keeper_of(scheduler, events)
+def with_scene(
+    *,
+    scheduler: Mapping[str, object] = MappingProxyType({}),
+    down_s: float = LIMIT_S,
+    left: Sequence[str] = (),
+    after: Callable[[Scene], bool] = lambda _: True,
+    **options: Any,
+) -> Callable[[Callable[[Scene], Awaitable[None]]], Callable[[], None]]:
+    """Turn an asynchronous test into one during which a keeper works with a ``scheduler`` of these attributes. Shut
+    down within ``down_s``, it returns the jobs that are ``left``; ``after`` must hold then."""
 
-    async def script() -> None:
-        keeper.want(2)
-        await until(lambda: keeper.status().pending == 2)
-        scheduler.silent = True
-        await until(lambda: Troubled("squeue did not answer within 10 s") in events)
-        keeper.want(5)
-        silent_since = len(events)
-        await until(lambda: keeper.status().trouble)
-        assert (keeper.status().pending, scheduler.submitted) == (2, 2)
-        scheduler.silent = False
-        await until(lambda: Troubled("") in events[silent_since:])
-        await until(lambda: keeper.status().pending == 5)
+    def decorate(test: Callable[[Scene], Awaitable[None]]) -> Callable[[], None]:
+        def run() -> None:
+            scene = Scene(**options)
+            for name, value in scheduler.items():
+                setattr(scene.scheduler, name, value)
+            assert play(scene.keeper, lambda: test(scene), down_s) == list(left)
+            assert after(scene)
 
-    assert play(keeper, script) == []
+        run.__name__ = test.__name__
+        return run
 
-
-def test_that_agents_of_jobs_which_are_over_answer_is_said_while_they_do() -> None:
-    scheduler, events = Scripted(), list[KeeperEvent]()
-    keeper = keeper_of(scheduler, events)
-
-    async def script() -> None:
-        keeper.want(1)
-        await until(lambda: keeper.status().pending == 1)
-        keeper.registered("0")
-        keeper.want(1, present=["0"])
-        scheduler.phases["0"] = JobPhase.OVER
-        await until(lambda: "0 ended, but their agents still answer" in keeper.status().trouble)
-        keeper.want(1)
-        assert keeper.status().trouble == "", "before the scheduler is asked again"
-
-    assert play(keeper, script) == []
+    return decorate
 
 
-def test_a_submission_that_is_refused_is_shown_and_tried_again_later() -> None:
-    scheduler, events = Scripted(), list[KeeperEvent]()
-    keeper = keeper_of(scheduler, events)
-    scheduler.refuses = True
-
-    async def script() -> None:
-        keeper.want(1)
-        await until(lambda: "Job violates policy" in keeper.status().trouble)
-        await until(lambda: keeper.status().held_back.startswith("waiting"))
-        scheduler.refuses = False
-        await until(lambda: keeper.status().pending == 1)
-        assert keeper.status().trouble == ""
-
-    assert play(keeper, script) == []
-
-
-def test_what_a_scheduler_refuses_to_cancel_is_asked_for_once_a_poll_and_ever_less_often() -> None:
-    scheduler, events = Scripted(), list[KeeperEvent]()
-    keeper = keeper_of(scheduler, events, grace_s=0)
-    scheduler.keeps_jobs = True
-
-    async def script() -> None:
-        keeper.want(2)
-        await until(lambda: keeper.status().pending == 2)
-        for _ in range(400):  # like events of the pool, which may come at any time
-            keeper.want(0)
-            await asyncio.sleep(0.002)
-        assert 2 <= scheduler.cancels <= 8
-        assert 1 <= scheduler.kills <= 8
-        scheduler.keeps_jobs = False
-
-    assert play(keeper, script) == []
-    assert scheduler.kills <= 9
-
-
-def test_a_submission_under_way_at_the_end_is_cancelled_too() -> None:
-    scheduler, events = Scripted(), list[KeeperEvent]()
-    keeper = keeper_of(scheduler, events)
-    scheduler.slow_s = 0.3
-
-    async def script() -> None:
-        keeper.want(1)
-        await asyncio.sleep(0.1)  # the submission is under way or has not begun: in both cases nothing may be left
-
-    assert play(keeper, script) == []
-    assert set(scheduler.phases.values()) <= {JobPhase.OVER}
-
-
-def test_at_the_end_the_schedulers_word_is_enough_whoever_was_connected_last() -> None:
-    scheduler, events = Scripted(), list[KeeperEvent]()
-    keeper = keeper_of(scheduler, events)
-
-    async def script() -> None:
-        keeper.want(1)
-        await until(lambda: keeper.status().pending == 1)
-        keeper.registered("0")
-        keeper.want(1, present=["0"])
-
-    assert play(keeper, script, down_s=5) == []
-
-
-def test_what_cannot_be_cancelled_is_told_after_the_limit() -> None:
-    scheduler, events = Scripted(), list[KeeperEvent]()
-    keeper = keeper_of(scheduler, events)
-
-    async def script() -> None:
-        keeper.want(1)
-        await until(lambda: keeper.status().pending == 1)
-        scheduler.silent = True
-
-    assert play(keeper, script, down_s=0.2) == ["0"]
-
-
-def test_a_scheduler_that_never_answered_is_not_waited_for_to_the_end() -> None:
-    scheduler, seconds = Scripted(), count()
+@with_scene()
+async def test_a_scheduler_that_does_not_answer_changes_nothing_and_is_reported(scene: Scene) -> None:
+    keeper, scheduler, events = scene.keeper, scene.scheduler, scene.events
+    await scene.until_pending(2)
     scheduler.silent = True
-    site = Site(name="x", scheduler="slurm", poll_s=0.05)
-    thread = SchedulerThread(scheduler.submit, scheduler)
-    keeper = Keeper(site, thread, print, clock=lambda: float(next(seconds)))
-
-    async def script() -> None:
-        await until(lambda: keeper.status().trouble)
-
-    assert play(keeper, script, down_s=1e6) == []
-    assert not keeper.answers
-    assert scheduler.submitted == 0
+    await until(lambda: Troubled("squeue did not answer within 10 s") in events)
+    keeper.want(5)
+    silent_since = len(events)
+    await until(lambda: keeper.status().trouble)
+    assert (keeper.status().pending, scheduler.submitted) == (2, 2)
+    scheduler.silent = False
+    await until(lambda: Troubled("") in events[silent_since:])
+    await until(lambda: keeper.status().pending == 5)
 
 
-def test_a_time_of_day_that_is_set_back_stops_no_poll(monkeypatch: pytest.MonkeyPatch) -> None:
-    scheduler = Scripted()
-    keeper = keeper_of(scheduler, [])
+@with_scene()
+async def test_agents_that_answer_although_their_jobs_are_over_are_reported_while_they_do(scene: Scene) -> None:
+    keeper, scheduler = scene.keeper, scene.scheduler
+    await scene.until_pending(1)
+    keeper.registered("0")
+    keeper.want(1, present=["0"])
+    scheduler.phases["0"] = JobPhase.OVER
+    await until(lambda: "0 ended, but their agents still answer" in keeper.status().trouble)
+    keeper.want(1)
+    assert keeper.status().trouble == "", "before the scheduler is asked again"
 
-    async def script() -> None:
-        keeper.want(1)
-        await until(lambda: keeper.status().pending == 1)
-        before = time.time()
-        monkeypatch.setattr(time, "time", lambda: before - 3600)
-        polls = scheduler.polls
-        await until(lambda: scheduler.polls >= polls + 3)
 
-    play(keeper, script)
+@with_scene(scheduler={"refuses": True})
+async def test_a_submission_that_is_refused_is_shown_and_tried_again_later(scene: Scene) -> None:
+    keeper, scheduler = scene.keeper, scene.scheduler
+    keeper.want(1)
+    await until(lambda: "Job violates policy" in keeper.status().trouble)
+    await until(lambda: keeper.status().held_back.startswith("waiting"))
+    scheduler.refuses = False
+    await until(lambda: keeper.status().pending == 1)
+    assert keeper.status().trouble == ""
+
+
+@with_scene(grace_s=0, scheduler={"keeps_jobs": True}, after=lambda scene: scene.scheduler.kills <= 9)
+async def test_a_refused_cancellation_is_repeated_once_a_poll_and_ever_less_often(scene: Scene) -> None:
+    keeper, scheduler = scene.keeper, scene.scheduler
+    await scene.until_pending(2)
+    for _ in range(400):  # like events of the pool, which may come at any time
+        keeper.want(0)
+        await asyncio.sleep(0.002)
+    assert 2 <= scheduler.cancels <= 8
+    assert 1 <= scheduler.kills <= 8
+    scheduler.keeps_jobs = False
+
+
+@with_scene(scheduler={"slow_s": 0.3}, after=lambda scene: set(scene.scheduler.phases.values()) <= {JobPhase.OVER})
+async def test_a_submission_under_way_at_the_end_is_cancelled_too(scene: Scene) -> None:
+    scene.keeper.want(1)
+    await asyncio.sleep(0.1)  # the submission is under way or has not begun: in both cases nothing may be left
+
+
+@with_scene(down_s=5)
+async def test_at_the_end_the_schedulers_answer_is_enough_whoever_was_connected_last(scene: Scene) -> None:
+    await scene.until_pending(1)
+    scene.keeper.registered("0")
+    scene.keeper.want(1, present=["0"])
+
+
+@with_scene(down_s=0.2, left=["0"])
+async def test_jobs_that_cannot_be_cancelled_are_returned_after_the_limit(scene: Scene) -> None:
+    await scene.until_pending(1)
+    scene.scheduler.silent = True
+
+
+@with_scene(
+    clock=map(float, count()).__next__,
+    down_s=1e6,
+    scheduler={"silent": True},
+    after=lambda scene: not scene.keeper.answers and scene.scheduler.submitted == 0,
+)
+async def test_a_scheduler_that_never_answered_is_not_waited_for_to_the_end(scene: Scene) -> None:
+    await until(lambda: scene.keeper.status().trouble)
+
+
+@with_scene()
+async def test_a_time_of_day_that_is_set_back_stops_no_poll(scene: Scene) -> None:
+    await scene.until_pending(1)
+    before, polls = time.time(), scene.scheduler.polls
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(time, "time", lambda: before - 3600)
+        await until(lambda: scene.scheduler.polls >= polls + 3)
 
 
 def test_the_name_of_a_pool_is_that_of_its_run_directory(tmp_path: Path) -> None:
@@ -334,14 +319,39 @@ def test_the_name_of_a_pool_is_that_of_its_run_directory(tmp_path: Path) -> None
     assert pool_name(tmp_path) != pool_name(tmp_path / "other")
 
 
-def test_trouble_is_told_when_it_begins_changes_and_ends() -> None:
-    told: list[Troubled] = []
-    troubles = Troubles(told.append)
+def test_trouble_is_reported_when_it_begins_changes_and_ends() -> None:
+    reported: list[Troubled] = []
+    troubles = Troubles(reported.append)
     for text in ("", "busy", "busy", "down"):
-        troubles.say("poll", text)
+        troubles.set("poll", text)
     with troubles.of("cancel"):
         raise SubmitError("unknown job")
     with troubles.of("cancel"):
         assert troubles.text == "down; unknown job"
-    troubles.say("poll", "")
-    assert [event.text for event in told] == ["busy", "down", "down; unknown job", "down", ""]
+    troubles.set("poll", "")
+    assert [event.text for event in reported] == ["busy", "down", "down; unknown job", "down", ""]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        BlockingIOError(11, "Resource temporarily unavailable"),
+        RuntimeError("can't start new thread"),
+        UserError("cannot read the connection file"),
+        KeyError("a field that is not there"),
+    ],
+)
+def test_every_failed_call_is_a_submit_error_that_may_pass(error: Exception) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    async def play() -> None:
+        thread = SchedulerThread(fail, SimpleNamespace(poll=fail, cancel=fail, kill=fail))
+        calls = [thread.poll([], 0.0), thread.submit(60.0), thread.cancel(["1"]), thread.kill(["1"])]
+        for outcome in await asyncio.gather(*calls, return_exceptions=True):
+            assert isinstance(outcome, SubmitError)
+            assert outcome.transient
+            assert str(error) in str(outcome)
+        thread.close()
+
+    asyncio.run(play())

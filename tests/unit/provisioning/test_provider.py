@@ -7,6 +7,7 @@ import re
 import shlex
 import signal
 import socket
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -232,6 +233,17 @@ def test_cancelling_a_local_job_that_is_over_harms_nobody(tmp_path: Path) -> Non
     finally:
         signal.signal(signal.SIGTERM, before)
     assert got == []
+
+
+def test_the_child_of_a_local_jobs_shell_is_no_job_before_it_executes_the_script(tmp_path: Path) -> None:
+    """Under load a poll sees it in that moment, which a subshell prolongs here."""
+    jobs = f"{{ (sleep 600; :); : {tmp_path}/x.1.sh; }} >/dev/null 2>&1 & echo $!"
+    job = subprocess.run(["bash", "-c", jobs], capture_output=True, text=True, process_group=0).stdout.strip()
+    try:
+        _until(lambda: len(psutil.Process(int(job)).children(recursive=True)) == 2)
+        assert list(LocalQueue("x", lambda _: None).poll([], 0.0).jobs) == [job]
+    finally:
+        os.killpg(os.getpgid(int(job)), signal.SIGKILL)
 
 
 def _text(path: Path) -> str:

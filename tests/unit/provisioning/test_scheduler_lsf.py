@@ -53,7 +53,7 @@ def test_every_state_is_read() -> None:
         ("2026-06-01 10:00", "Jux 99 L", None),
     ],
 )
-def test_a_run_limit_says_when_a_running_job_ends(now: str, finishes: str, ends: str | None) -> None:
+def test_a_run_limit_ends_a_running_job(now: str, finishes: str, ends: str | None) -> None:
     """In local time without a year; an estimated run time ends nothing."""
     row = '{"JOBID": "%s", "STAT": "%s", "USER": "ada", "JOB_NAME": "' + PREFIX + '.x", "FINISH_TIME": "%s"}'
     rows = ", ".join(row % (job, stat, finishes) for job, stat in (("1", "RUN"), ("2", "PEND"), ("3", "DONE")))
@@ -65,21 +65,13 @@ def _unix_s(text: str) -> float:
     return time.mktime(time.strptime(text, "%Y-%m-%d %H:%M"))
 
 
-def test_one_question_for_everything() -> None:
+def test_one_command_lists_the_jobs_that_count_against_the_cap() -> None:
     run = recorded()
-    queue(run).poll(["201", "202"], 0)
+    assert queue(run).poll(["201", "202"], 0).others == 2
     (command,) = run.asked
     assert command[:9] == ["bjobs", "-a", "-u", "all", "-P", "ABC123", "-q", "killable", "-json"]
-
-
-def test_a_cap_per_user_asks_for_ones_own_jobs_only() -> None:
-    run = recorded()
     queue(run, SITE.replace(max_jobs_scope="user")).poll([], 0)
-    assert "-u" not in run.asked[0]
-
-
-def test_jobs_of_others_that_count_against_the_cap() -> None:
-    assert queue(recorded()).poll([], 0).others == 2
+    assert "-u" not in run.asked[1]
 
 
 def test_no_jobs_at_all_is_no_error() -> None:
@@ -87,15 +79,18 @@ def test_no_jobs_at_all_is_no_error() -> None:
     assert queue(run).poll([], 0).jobs == {}
 
 
-@pytest.mark.parametrize("answer", ["", "{}", '{"RECORDS": 3}'])
-def test_an_answer_that_cannot_be_read_is_an_error(answer: str) -> None:
-    with pytest.raises(SubmitError, match="cannot parse"):
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        ("", "cannot parse"),
+        ("{}", "cannot parse"),
+        ('{"RECORDS": 3}', "cannot parse"),
+        (SubmitError("bjobs failed: Cannot connect to LSF"), "Cannot connect"),
+    ],
+)
+def test_no_answer_and_an_unreadable_one_are_errors(answer: str | SubmitError, message: str) -> None:
+    with pytest.raises(SubmitError, match=message):
         queue(Recorded({"bjobs": answer})).poll([], 0)
-
-
-def test_a_server_that_does_not_answer_is_an_error() -> None:
-    with pytest.raises(SubmitError, match="Cannot connect"):
-        queue(Recorded({"bjobs": SubmitError("bjobs failed: Cannot connect to LSF")})).poll([], 0)
 
 
 def test_kill_names_the_jobs() -> None:

@@ -22,6 +22,7 @@ NAMES = (
 ANSWERS = {f"{number}.pbs0": text(f"openpbs-23.06/{name}.dsv") for number, name in enumerate(NAMES, 101)}
 ID = dict(zip(NAMES, ANSWERS, strict=True))
 FOREIGN = "200.pbs0"
+COMMANDS = ("qselect", "qstat")
 OVER = [ID[name] for name in NAMES[7:]]
 
 
@@ -110,36 +111,21 @@ def test_pbss_own_exit_codes(status: int, ending: JobEnd, monkeypatch: pytest.Mo
     assert queue(recorded()).poll([ID["failed"]], 0).jobs[ID["failed"]].ending is ending
 
 
-def test_wall_time_and_start_are_read() -> None:
-    view = queue(recorded()).poll([ID["running"]], 0).jobs[ID["running"]]
-    assert view.walltime_s == 3600
-    assert view.start_s is not None
-    assert view.end_s == view.start_s + 3600
+def test_times_and_the_reason_of_a_wait_are_read() -> None:
+    jobs = queue(recorded()).poll([ID["running"], ID["held"], ID["queue_stopped"]], 0).jobs
+    view = jobs[ID["running"]]
+    assert (view.walltime_s, view.end_s) == (3600, (view.start_s or 0.0) + 3600)
+    details = [jobs[ID[name]].detail for name in ("held", "queue_stopped")]
+    assert details == ["held", "Q: Not Running: Queue not started."]
+    (waits,) = _parsed("Job Id: 7.pbs|job_state=Q|estimated.start_time=Fri Nov 20 02:10:00 2026|Job_Name=x\n")
+    assert _view("7.pbs", waits).start_s == time.mktime((2026, 11, 20, 2, 10, 0, 0, 0, -1))
 
 
-def test_of_a_job_that_waits_the_expected_start_is_read() -> None:
-    (job,) = _parsed("Job Id: 7.pbs|job_state=Q|estimated.start_time=Fri Nov 20 02:10:00 2026|Job_Name=x\n")
-    assert _view("7.pbs", job).start_s == time.mktime((2026, 11, 20, 2, 10, 0, 0, 0, -1))
-
-
-@pytest.mark.parametrize(
-    ("name", "why"),
-    [("held", "held"), ("queue_stopped", "Q: Not Running: Queue not started.")],
-    ids=["held", "stopped"],
-)
-def test_why_a_job_waits_is_told(name: str, why: str) -> None:
-    assert queue(recorded()).poll([ID[name]], 0).jobs[ID[name]].detail == why
-
-
-def test_one_qstat_answers_for_all_ids() -> None:
+def test_one_qstat_answers_for_a_hundred_ids() -> None:
     run = recorded()
     assert len(queue(run).poll(list(ANSWERS), 0).jobs) == len(ANSWERS)
     assert run.times("qstat") == 1
-
-
-def test_many_ids_are_asked_for_in_batches() -> None:
-    run = recorded()
-    queue(run).poll([f"{number}.pbs0" for number in range(1000, 1250)], 0)
+    assert "999.pbs0" not in queue(run).poll([f"{number}.pbs0" for number in range(800, 1050)], 0).jobs
     assert max(len(command) for command in run.asked) < 110
 
 
@@ -157,10 +143,6 @@ def test_a_job_of_ours_is_found_by_its_name_and_a_stranger_is_asked_for_once() -
     assert set(pbs.poll([], 0).jobs) == {ID["running"]}
     pbs.poll([ID["running"]], 0)
     assert sum(FOREIGN in command for command in run.asked) == 1
-
-
-def test_an_unknown_job_is_not_shown() -> None:
-    assert "999.pbs0" not in queue(recorded()).poll(["999.pbs0"], 0).jobs
 
 
 def test_a_server_without_history_answers_for_living_jobs_and_is_asked_twice_once() -> None:
@@ -183,19 +165,17 @@ def test_jobs_of_others_that_count_against_the_cap(scope: str, others: int) -> N
     assert queue(recorded(), SITE.replace(max_jobs_scope=scope)).poll([], 0).others == others
 
 
-@pytest.mark.parametrize("answer", ["[1]", "{bad", '{"timestamp": 1}'])
-def test_an_answer_that_cannot_be_read_is_an_error(answer: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "answer", "message"),
+    [
+        *(("qstat", text, "cannot parse") for text in ("[1]", "{bad", '{"timestamp": 1}')),
+        *((name, CommandRefused(name, "cannot connect to server pbs0"), "cannot connect") for name in COMMANDS),
+    ],
+)
+def test_no_answer_and_an_unreadable_one_are_errors(name: str, answer: str | SubmitError, message: str) -> None:
     run = recorded()
-    run.answers["qstat"] = answer
-    with pytest.raises(SubmitError, match="cannot parse"):
-        queue(run).poll([ID["running"]], 0)
-
-
-@pytest.mark.parametrize("name", ["qselect", "qstat"])
-def test_a_server_that_does_not_answer_is_an_error(name: str) -> None:
-    run = recorded()
-    run.answers[name] = CommandRefused(name, f"{name}: cannot connect to server pbs0 (errno=15010)")
-    with pytest.raises(SubmitError, match="cannot connect"):
+    run.answers[name] = answer
+    with pytest.raises(SubmitError, match=message):
         queue(run).poll([ID["running"]], 0)
 
 

@@ -62,35 +62,14 @@ def test_every_state_is_read() -> None:
     }
 
 
-def test_a_preemption_shows_early_and_after_the_job_left_in_its_grace() -> None:
-    jobs = queue(recorded()).poll([], NOW_S).jobs
+def test_the_facts_of_each_job_are_read() -> None:
+    jobs = queue(recorded()).poll(["22", "24"], NOW_S).jobs
     assert (jobs["11"].preempt_s, jobs["11"].end_s) == (1795172720.0, 1795172740.0)
-    assert jobs["12"].preempt_s is None
-    assert jobs["14"].preempt_s is not None
-
-
-def test_a_requeued_job_waits_again_with_a_restart_count() -> None:
-    view = queue(recorded()).poll([], NOW_S).jobs["18"]
-    assert (view.phase, view.restart) == (JobPhase.PENDING, 1)
-
-
-@pytest.mark.parametrize(
-    ("job", "walltime_s"), [("11", None), ("12", 86400 + 1800), ("18", 600), ("23", 3600)], ids=lambda value: str(value)
-)
-def test_a_time_limit_is_read(job: str, walltime_s: float | None) -> None:
-    assert queue(recorded()).poll([], NOW_S).jobs[job].walltime_s == walltime_s
-
-
-def test_why_a_job_waits_is_told() -> None:
-    assert queue(recorded()).poll([], NOW_S).jobs["18"].detail == "PENDING, BeginTime"
-
-
-def test_a_name_may_hold_the_bar_between_columns() -> None:
-    assert queue(recorded()).poll(["24"], NOW_S).jobs["24"].name == "a|b"
-
-
-def test_a_job_that_was_asked_for_is_shown_whatever_its_name() -> None:
-    assert "22" in queue(recorded()).poll(["22"], NOW_S).jobs
+    assert (jobs["12"].preempt_s is None, jobs["14"].preempt_s is None) == (True, False), "known after it has left, too"
+    assert (jobs["18"].restart, jobs["18"].detail) == (1, "PENDING, BeginTime"), "it was requeued"
+    limits = {job: jobs[job].walltime_s for job in ("11", "12", "18", "23")}
+    assert limits == {"11": None, "12": 86400 + 1800, "18": 600, "23": 3600}
+    assert (jobs["22"].name, jobs["24"].name) == ("mine, by hand", "a|b"), "a requested job, whatever its name"
 
 
 @pytest.mark.parametrize(("scope", "others"), [("user", 1), ("project", 2)])
@@ -103,13 +82,10 @@ def test_planned_nodes_and_their_window() -> None:
     shown = queue(recorded()).poll([], NOW_S)
     assert (shown.idle_nodes, shown.planned_nodes) == (1, 2)
     assert shown.window_s == 1795172727 - NOW_S
-
-
-def test_no_window_where_no_node_is_planned() -> None:
     assert queue(recorded(sinfo="n1 idle\n")).poll([], NOW_S).window_s is None
 
 
-def test_a_job_planned_on_the_nodes_of_a_running_one_is_told_with_it() -> None:
+def test_a_job_planned_on_the_nodes_of_a_running_one_is_shown_with_it() -> None:
     jobs = queue(recorded()).poll([], NOW_S).jobs
     assert {job for job, view in jobs.items() if view.planned_s is not None} == {"11", "12", "19"}
     assert {view.planned_s for view in jobs.values()} == {None, 1795174500.0}
@@ -131,25 +107,19 @@ def test_accounting_is_asked_once_for_all_jobs_that_squeue_forgot() -> None:
     assert run.times("sacct") == 1
 
 
-def test_without_accounting_a_forgotten_job_is_not_shown() -> None:
-    run = recorded(sacct=SubmitError("sacct failed: Slurm accounting storage is disabled"))
-    assert "7" not in queue(run).poll(["7"], NOW_S).jobs
-
-
-def test_a_squeue_that_does_not_answer_is_an_error() -> None:
+def test_a_command_that_does_not_answer() -> None:
+    silent = SubmitError("it did not answer within 30 s")
     with pytest.raises(SubmitError, match="did not answer"):
-        queue(recorded(squeue=SubmitError("squeue did not answer within 30 s"))).poll([], NOW_S)
+        queue(recorded(squeue=silent)).poll([], NOW_S)
+    assert "7" not in queue(recorded(sacct=silent)).poll(["7"], NOW_S).jobs, "there may be no accounting"
+    shown = queue(recorded(sinfo=silent)).poll([], NOW_S)
+    assert (shown.trouble, shown.idle_nodes, len(shown.jobs)) == (str(silent), None, 10)
 
 
 @pytest.mark.parametrize("answer", ["[]", '{"jobs": 3}', "slurm_load_jobs error"])
 def test_an_answer_that_cannot_be_read_is_an_error(answer: str) -> None:
     with pytest.raises(SubmitError, match="cannot parse"):
         queue(recorded(squeue=answer)).poll([], NOW_S)
-
-
-def test_an_sinfo_that_does_not_answer_is_told_and_harmless() -> None:
-    shown = queue(recorded(sinfo=SubmitError("sinfo failed: no"))).poll([], NOW_S)
-    assert (shown.trouble, shown.idle_nodes, len(shown.jobs)) == ("sinfo failed: no", None, 10)
 
 
 def test_an_unknown_state_is_alive() -> None:
@@ -175,9 +145,6 @@ def test_jobs_are_cancelled_in_batches_and_one_that_is_over_already_counts_as_ca
     jobs = [str(number) for number in range(250)]
     assert queue(run).cancel(jobs) == [job for job in jobs if job != "108"]
     assert run.times("scancel") == 3
-
-
-def test_a_scheduler_that_fails_altogether_cancels_nothing() -> None:
     refused = CommandRefused("scancel", "scancel: error: Unable to contact slurm controller")
     assert queue(recorded(scancel=refused)).cancel(["11", "12"]) == []
 

@@ -52,7 +52,7 @@ def test_after_a_gap_the_generations_and_plans_are_those_that_there_were() -> No
 def test_an_entry_that_cannot_be_applied_leaves_no_trace_wherever_the_state_was_kept() -> None:
     decisions = lived()
     twice: list[Event] = [d.event for d in decisions if isinstance(d.event, TrainerSubmitted)]
-    before, follower.KEPT = follower.KEPT, 7
+    before, follower.SNAPSHOT_EVERY = follower.SNAPSHOT_EVERY, 7
     try:
         core, clean = Follower(Coordinator(World().config)), Coordinator(World().config)
         for decision in decisions:
@@ -61,7 +61,7 @@ def test_an_entry_that_cannot_be_applied_leaves_no_trace_wherever_the_state_was_
             if decision.seq > 10:
                 assert core.follow(Decision(decision.seq, decision.now_s, twice[0], ())) == []
     finally:
-        follower.KEPT = before
+        follower.SNAPSHOT_EVERY = before
     assert len(core.refused) == len(decisions) - 10
     assert core.refused[0].startswith("entry 11 (TrainerSubmitted) cannot be applied: trainer t0 was submitted twice")
     assert segments.state_bytes(core.core) == segments.state_bytes(clean)

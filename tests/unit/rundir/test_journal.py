@@ -39,6 +39,12 @@ SCRIPT: list[Event] = [
 ]
 
 
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """The journal's path."""
+    return tmp_path / "journal.jsonl"
+
+
 def write(path: Path) -> None:
     writer, core = JournalWriter.create(path, HEADER), Coordinator()
     for number, event in enumerate(SCRIPT):
@@ -47,8 +53,7 @@ def write(path: Path) -> None:
     writer.close()
 
 
-def test_what_was_written_is_read_and_replays(tmp_path: Path) -> None:
-    path = tmp_path / "journal.jsonl"
+def test_what_was_written_is_read_and_replays(path: Path) -> None:
     write(path)
     contents = read(path)
     assert contents.header == HEADER
@@ -58,8 +63,7 @@ def test_what_was_written_is_read_and_replays(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_replay_tells_the_first_difference(tmp_path: Path) -> None:
-    path = tmp_path / "journal.jsonl"
+def test_a_replay_tells_the_first_difference(path: Path) -> None:
     write(path)
     lines = path.read_bytes().splitlines(keepends=True)
     lines[3] = changed(lines[3], b'"node":"n2","reason":"the plan', b'"node":"n1","reason":"the plan')
@@ -68,14 +72,13 @@ def test_a_replay_tells_the_first_difference(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 20])
-def test_a_last_line_that_was_cut_off_is_left_out_and_overwritten(tmp_path: Path, cut: int) -> None:
-    path = tmp_path / "journal.jsonl"
+def test_a_last_line_that_was_cut_off_is_left_out_and_overwritten(path: Path, cut: int) -> None:
     write(path)
     whole = path.read_bytes()
     path.write_bytes(whole[:-cut])
     contents = read(path)
     assert "cut off" in contents.last.odd[0]
-    assert contents.last.missing == ()
+    assert contents.last.missing == []
     assert len(contents.last.entries) == len(SCRIPT)
     writer = JournalWriter.resume(path, contents)
     writer.note(9.0, {"text": "a remark"}).result(10)
@@ -111,8 +114,7 @@ BLOCK = 4096
 
 
 @pytest.mark.parametrize("how", ["zeroed", "dropped", "overwritten"])
-def test_a_damaged_block_costs_only_the_entries_in_it_and_they_are_named(tmp_path: Path, how: str) -> None:
-    path = tmp_path / "journal.jsonl"
+def test_a_damaged_block_costs_only_the_entries_in_it_and_they_are_named(path: Path, how: str) -> None:
     data = many(path)
     block = {"zeroed": bytes(BLOCK), "dropped": b"", "overwritten": data[5 * BLOCK : 6 * BLOCK]}[how]
     path.write_bytes(data[: 2 * BLOCK] + block + data[3 * BLOCK :])
@@ -125,18 +127,16 @@ def test_a_damaged_block_costs_only_the_entries_in_it_and_they_are_named(tmp_pat
     assert last.last_seq == NOTES
 
 
-def test_a_doubled_block_costs_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "journal.jsonl"
+def test_a_doubled_block_costs_nothing(path: Path) -> None:
     data = many(path)
     path.write_bytes(data[: 3 * BLOCK] + data[2 * BLOCK :])
     assert noted(path) == list(range(1, NOTES + 1))
     last = read(path).last
-    assert (last.missing, len(last.odd)) == ((), 2)
+    assert (last.missing, len(last.odd)) == ([], 2)
     assert "no entry is missing" in last.odd[0]
 
 
-def test_blocks_in_the_wrong_order_are_read_in_the_right_one(tmp_path: Path) -> None:
-    path = tmp_path / "journal.jsonl"
+def test_blocks_in_the_wrong_order_are_read_in_the_right_one(path: Path) -> None:
     data = many(path)
     a, b, c = data[: 2 * BLOCK], data[2 * BLOCK : 3 * BLOCK], data[3 * BLOCK : 4 * BLOCK]
     path.write_bytes(a + c + b + data[4 * BLOCK :])
@@ -145,8 +145,7 @@ def test_blocks_in_the_wrong_order_are_read_in_the_right_one(tmp_path: Path) -> 
     assert NOTES - len(read_now) <= 3, "only those that the edges of the blocks cut in two"
 
 
-def test_an_entry_that_is_repeated_is_read_once(tmp_path: Path) -> None:
-    path = tmp_path / "journal.jsonl"
+def test_an_entry_that_is_repeated_is_read_once(path: Path) -> None:
     write(path)
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join([*lines[:4], *lines[2:], lines[1], lines[0]]))
@@ -154,8 +153,7 @@ def test_an_entry_that_is_repeated_is_read_once(tmp_path: Path) -> None:
     assert replay(read(path), Coordinator()) == ""
 
 
-def test_zeros_at_the_end_are_told_and_written_over(tmp_path: Path) -> None:
-    path = tmp_path / "journal.jsonl"
+def test_zeros_at_the_end_are_told_and_written_over(path: Path) -> None:
     data = many(path)
     path.write_bytes(data[:-BLOCK] + bytes(BLOCK))
     contents = read(path)
@@ -166,12 +164,11 @@ def test_zeros_at_the_end_are_told_and_written_over(tmp_path: Path) -> None:
     writer.note(99.0, {"text": f"note {last + 1}", "more": ""}).result(10)
     writer.close()
     assert noted(path) == list(range(1, last + 2))
-    assert read(path).last.missing == ()
+    assert read(path).last.missing == []
 
 
 @pytest.mark.parametrize("harm", [b"", bytes(BLOCK), b"damage\n"])
-def test_where_the_header_is_damaged_its_copy_is_used(tmp_path: Path, harm: bytes) -> None:
-    path = tmp_path / "journal.jsonl"
+def test_where_the_header_is_damaged_its_copy_is_used(path: Path, harm: bytes) -> None:
     data = many(path)
     path.write_bytes(harm + data[BLOCK:])
     contents = read(path)
@@ -182,15 +179,13 @@ def test_where_the_header_is_damaged_its_copy_is_used(tmp_path: Path, harm: byte
     assert contents.last.missing[0].startswith(f"entries 1 to {lost[-1]} of the journal are missing")
 
 
-def test_a_journal_of_an_older_format_is_refused_in_a_line(tmp_path: Path) -> None:
-    path = tmp_path / "journal.jsonl"
-    path.write_text('{"journal":2,"version":"0.1.0","coordinator":"p"}\n{"seq":1,"now_s":0.0,"note":{}}\n')
-    with pytest.raises(JournalError, match=r"journal.jsonl:1: not a journal of format 3 \(its first line says 2\)"):
+def test_a_journal_of_an_older_format_is_refused_in_a_line(path: Path) -> None:
+    path.write_text('{"journal":3,"version":"0.1.0","coordinator":"p"}\n{"seq":1,"now_s":0.0,"note":{}}\n')
+    with pytest.raises(JournalError, match=r"journal.jsonl:1: not a journal of format 4 \(its first line says 3\)"):
         read(path)
 
 
-def test_the_generations_of_entries_that_cannot_be_read_are_known(tmp_path: Path) -> None:
-    path = tmp_path / "journal.jsonl"
+def test_the_generations_of_entries_that_cannot_be_read_are_known(path: Path) -> None:
     write(path)
     lines = path.read_bytes().splitlines(keepends=True)
     assert b'"generation":1' in lines[6]
@@ -201,8 +196,7 @@ def test_the_generations_of_entries_that_cannot_be_read_are_known(tmp_path: Path
     assert "Progress has no field new" in last.missing[0]
 
 
-def test_an_empty_journal_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "journal.jsonl"
+def test_an_empty_journal_is_refused(path: Path) -> None:
     path.write_bytes(b"")
     with pytest.raises(JournalError, match="no header"):
         read(path)
@@ -221,8 +215,7 @@ def full_disk(size: int) -> Iterator[None]:
         signal.signal(signal.SIGXFSZ, handler)
 
 
-def test_a_journal_whose_header_does_not_fit_on_the_disk_is_none(tmp_path: Path) -> None:
-    path = tmp_path / "journal.jsonl"
+def test_a_journal_whose_header_does_not_fit_on_the_disk_is_none(path: Path, tmp_path: Path) -> None:
     with full_disk(10), pytest.raises(JournalError, match="cannot write the journal"):
         write(path)
     assert list(tmp_path.iterdir()) == []
@@ -238,8 +231,7 @@ def stuck(writer: JournalWriter) -> None:
         time.sleep(0.001)
 
 
-def test_on_a_full_disk_what_is_appended_waits_and_is_written_when_there_is_room(tmp_path: Path) -> None:
-    path = tmp_path / "journal.jsonl"
+def test_on_a_full_disk_what_is_appended_waits_and_is_written_when_there_is_room(path: Path) -> None:
     write(path)
     size = path.stat().st_size
     writer = JournalWriter.resume(path, read(path))
@@ -255,8 +247,7 @@ def test_on_a_full_disk_what_is_appended_waits_and_is_written_when_there_is_room
     assert [entry.now_s for entry in read(path).last.entries[-2:]] == [9.0, 9.5]
 
 
-def test_a_writer_that_is_closed_on_a_full_disk_leaves_whole_lines(tmp_path: Path) -> None:
-    path = tmp_path / "journal.jsonl"
+def test_a_writer_that_is_closed_on_a_full_disk_leaves_whole_lines(path: Path) -> None:
     write(path)
     before = path.read_bytes()
     writer = JournalWriter.resume(path, read(path))
@@ -268,8 +259,7 @@ def test_a_writer_that_is_closed_on_a_full_disk_leaves_whole_lines(tmp_path: Pat
     assert path.read_bytes() == before
 
 
-def test_after_any_other_error_every_later_append_fails(tmp_path: Path) -> None:
-    path = tmp_path / "journal.jsonl"
+def test_after_any_other_error_every_later_append_fails(path: Path) -> None:
     write(path)
     writer = JournalWriter.resume(path, read(path))
     os.close(writer._descriptor)
@@ -280,11 +270,8 @@ def test_after_any_other_error_every_later_append_fails(tmp_path: Path) -> None:
     writer.close()
 
 
-def test_what_is_not_synced_is_written_again_where_the_sync_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_not_synced_is_written_again_where_the_sync_fails(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A network file system accepts the bytes and reports only later that there is no space: by then they are lost."""
-    path = tmp_path / "journal.jsonl"
     write(path)
     writer = JournalWriter.resume(path, read(path))
     progress = Progress(T, Generation(1), 4, 0, 128)

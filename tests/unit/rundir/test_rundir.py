@@ -16,7 +16,7 @@ import pytest
 from pilot.core.errors import PilotError, UserError
 from pilot.core.ids import TrainerUid
 from pilot.rundir import heartbeat, trainer_folder
-from pilot.rundir.rundir import Lock, RunDir, default_path, is_abandoned, known_pools, owner, remember, told_of_owner
+from pilot.rundir.rundir import Lock, RunDir, default_path, is_abandoned, known_pools, owner, owner_status, remember
 
 HOLD = """
 import sys
@@ -43,6 +43,13 @@ while True:
 """An owner on another host, where flock only works within one host."""
 
 
+@pytest.fixture
+def rundir(tmp_path: Path) -> RunDir:
+    made = RunDir(tmp_path / "run")
+    made.create()
+    return made
+
+
 def test_it_is_private(tmp_path: Path) -> None:
     rundir = RunDir(tmp_path / "state" / "pilot")
     rundir.create()
@@ -64,9 +71,7 @@ def test_a_place_where_none_can_be_made_is_one_clear_line(tmp_path: Path) -> Non
         RunDir(tmp_path / "file" / "run").create()
 
 
-def test_a_second_coordinator_is_refused_and_told_the_first_ones_pid(tmp_path: Path) -> None:
-    rundir = RunDir(tmp_path / "run")
-    rundir.create()
+def test_a_second_coordinator_is_refused_and_told_the_first_ones_pid(rundir: RunDir) -> None:
     lock = Lock(rundir)
     assert owner(rundir) == os.getpid()
     with pytest.raises(UserError, match=f"process {os.getpid()} on "):
@@ -76,18 +81,14 @@ def test_a_second_coordinator_is_refused_and_told_the_first_ones_pid(tmp_path: P
     Lock(rundir).release()
 
 
-def test_an_owner_that_has_not_said_who_it_is_yet_is_none(tmp_path: Path) -> None:
-    rundir = RunDir(tmp_path / "run")
-    rundir.create()
+def test_an_owner_that_has_not_said_who_it_is_yet_is_none(rundir: RunDir) -> None:
     lock = Lock(rundir)
     rundir.lock.write_bytes(b"")
     assert owner(rundir) is None
     lock.release()
 
 
-def test_who_asks_for_the_owner_is_not_in_the_way_of_one(tmp_path: Path) -> None:
-    rundir = RunDir(tmp_path / "run")
-    rundir.create()
+def test_who_asks_for_the_owner_is_not_in_the_way_of_one(rundir: RunDir) -> None:
     asking, done = threading.Event(), threading.Event()
 
     def ask() -> None:
@@ -106,9 +107,7 @@ def test_who_asks_for_the_owner_is_not_in_the_way_of_one(tmp_path: Path) -> None
         thread.join()
 
 
-def test_a_killed_owner_frees_it(tmp_path: Path) -> None:
-    rundir = RunDir(tmp_path / "run")
-    rundir.create()
+def test_a_killed_owner_frees_it(rundir: RunDir) -> None:
     command = [sys.executable, "-c", HOLD, str(rundir.root)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -116,14 +115,14 @@ def test_a_killed_owner_frees_it(tmp_path: Path) -> None:
         assert owner(rundir) == process.pid
         rundir.connection.touch()
         assert not is_abandoned(rundir)
-        assert told_of_owner(rundir) == f"its process {process.pid} is alive"
+        assert owner_status(rundir) == f"its process {process.pid} is alive"
         process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
-        assert f"its process {process.pid} is stopped, and kill -CONT" in told_of_owner(rundir)
+        assert f"its process {process.pid} is stopped, and kill -CONT" in owner_status(rundir)
         process.kill()
         process.wait(10)
     assert is_abandoned(rundir)
-    assert told_of_owner(rundir) == "is it up?"
+    assert owner_status(rundir) == "is it up?"
     rundir.connection.unlink()
     assert not is_abandoned(rundir)
     Lock(rundir).release()
@@ -157,9 +156,7 @@ def test_an_owner_on_another_host_is_seen_where_locks_are_not(tmp_path: Path, el
     assert left.left, "who comes next need not wait"
 
 
-def test_an_owner_that_has_left_is_the_owner_until_its_process_ends(tmp_path: Path) -> None:
-    rundir = RunDir(tmp_path / "run")
-    rundir.create()
+def test_an_owner_that_has_left_is_the_owner_until_its_process_ends(rundir: RunDir) -> None:
     lock = Lock(rundir)
     lock.leave()
     assert owner(rundir) == os.getpid(), "pilot down waits for that"
@@ -180,9 +177,7 @@ def test_an_owner_that_was_stopped_and_replaced_does_nothing_more(
     lock.release()
 
 
-def test_an_owner_whose_run_directory_was_moved_has_lost_it(tmp_path: Path) -> None:
-    rundir = RunDir(tmp_path / "run")
-    rundir.create()
+def test_an_owner_whose_run_directory_was_moved_has_lost_it(rundir: RunDir, tmp_path: Path) -> None:
     lock = Lock(rundir)
     rundir.root.rename(tmp_path / "elsewhere")
     lock.beat()  # a shared file system may take a moment to show it
@@ -195,9 +190,7 @@ def test_an_owner_whose_run_directory_was_moved_has_lost_it(tmp_path: Path) -> N
     lock.release()
 
 
-def test_an_earlier_pools_journal_is_set_aside(tmp_path: Path) -> None:
-    rundir = RunDir(tmp_path / "run")
-    rundir.create()
+def test_an_earlier_pools_journal_is_set_aside(rundir: RunDir) -> None:
     assert rundir.set_aside() is None
     rundir.journal.touch()
     (rundir.trainers / "t2-01234567").mkdir()

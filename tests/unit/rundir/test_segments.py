@@ -24,6 +24,12 @@ EVENTS: list[Event] = [PoolChanged(joined=(NodeId(f"n{number}"),)) for number in
 SNAPSHOT = b"what is known"
 
 
+@pytest.fixture
+def new(tmp_path: Path) -> Path:
+    """Where there is no journal yet."""
+    return tmp_path / "journal.jsonl"
+
+
 def append(writer: JournalWriter, core: Coordinator, events: list[Event]) -> None:
     for event in events:
         writer.decided(core.now_s + 1, event, core.handle(core.now_s + 1, event)).result(10)
@@ -34,16 +40,15 @@ def end(writer: JournalWriter, core: Coordinator) -> None:
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(new: Path) -> Path:
     """A journal of three segments with three entries each."""
-    made = tmp_path / "journal.jsonl"
-    writer, core = JournalWriter.create(made, HEADER), Coordinator()
+    writer, core = JournalWriter.create(new, HEADER), Coordinator()
     for number in range(3):
         append(writer, core, EVENTS[3 * number : 3 * number + 3])
         if number < 2:
             end(writer, core)
     writer.close()
-    return made
+    return new
 
 
 def closed(path: Path) -> list[Path]:
@@ -68,18 +73,17 @@ def test_only_the_newest_snapshot_is_kept_and_it_is_the_one_that_the_header_name
         segments.read_snapshot(path, header.after, header.snapshot)
 
 
-def test_a_segment_without_entries_knows_the_time(tmp_path: Path) -> None:
-    path = tmp_path / "journal.jsonl"
-    writer, core = JournalWriter.create(path, HEADER), Coordinator()
+def test_a_segment_without_entries_knows_the_time(new: Path) -> None:
+    writer, core = JournalWriter.create(new, HEADER), Coordinator()
     append(writer, core, EVENTS[:2])
     end(writer, core)
     writer.close()
-    contents = read(path)
+    contents = read(new)
     assert (contents.last.entries, contents.last_s, contents.last.last_seq) == ([], 2.0, 2)
-    writer = JournalWriter.resume(path, contents)
+    writer = JournalWriter.resume(new, contents)
     append(writer, core, EVENTS[2:])
     writer.close()
-    assert [decision.event for decision in read(path).decisions] == EVENTS
+    assert [decision.event for decision in read(new).decisions] == EVENTS
 
 
 def damage(file: Path, how: str) -> None:
@@ -175,10 +179,9 @@ def test_a_replay_compares_the_states_too(path: Path) -> None:
 
 
 @pytest.mark.parametrize("step", ["snapshot", "segment", "journal"])
-def test_a_crash_while_a_segment_ends_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+def test_a_crash_while_a_segment_ends_loses_nothing(new: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     """The disk fails at each file in turn; the next writer continues as if the first had never stopped."""
-    path = tmp_path / "journal.jsonl"
-    writer, core = JournalWriter.create(path, HEADER), Coordinator()
+    writer, core = JournalWriter.create(new, HEADER), Coordinator()
     append(writer, core, EVENTS[:4])
     failing = {"snapshot": ".snapshot", "segment": ".gz", "journal": "journal.jsonl"}[step]
 
@@ -192,22 +195,21 @@ def test_a_crash_while_a_segment_ends_loses_nothing(tmp_path: Path, monkeypatch:
         patched.setattr("pilot.service.durability.journal_writer.publish", fails)
         end(writer, core)
         append(writer, core, EVENTS[4:6])
-    contents = read(path)
+    contents = read(new)
     assert (contents.header.after, contents.last.last_seq) == (0, 6)
     assert [decision.event for decision in contents.decisions] == EVENTS[:6]
     end(writer, core)
     append(writer, core, EVENTS[6:])
     writer.close()
-    contents = read(path)
+    contents = read(new)
     assert contents.header.after == 6
     assert replay(contents, Coordinator()) == ""
 
 
 def test_where_the_new_segment_has_its_name_but_was_not_synced_it_is_written_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    new: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "journal.jsonl"
-    writer, core = JournalWriter.create(path, HEADER), Coordinator()
+    writer, core = JournalWriter.create(new, HEADER), Coordinator()
     append(writer, core, EVENTS[:4])
 
     def fails_late(where: Path, data: bytes, mode: int = 0o600) -> None:
@@ -219,38 +221,36 @@ def test_where_the_new_segment_has_its_name_but_was_not_synced_it_is_written_to(
         end(writer, core)
         append(writer, core, EVENTS[4:])
     writer.close()
-    contents = read(path)
+    contents = read(new)
     assert isinstance(contents, Contents)
     assert (contents.header.after, contents.last.last_seq) == (4, 9)
     assert replay(contents, Coordinator()) == ""
 
 
-def test_what_is_added_to_a_segment_is_read_alone(tmp_path: Path) -> None:
-    path = tmp_path / "journal.jsonl"
-    writer, core = JournalWriter.create(path, HEADER), Coordinator()
+def test_what_is_added_to_a_segment_is_read_alone(new: Path) -> None:
+    writer, core = JournalWriter.create(new, HEADER), Coordinator()
     append(writer, core, EVENTS[:2])
-    last = read(path).last
+    last = read(new).last
     append(writer, core, EVENTS[2:4])
-    with path.open("ab") as file:
+    with new.open("ab") as file:
         file.write(b'{"seq": 5, "half')  # a line in the middle of being written
-    more = read_more(path, last)
+    more = read_more(new, last)
     assert more is not None
     assert [entry.seq for entry in more.entries] == [3, 4]
-    again = read_more(path, more)
+    again = read_more(new, more)
     assert again is not None
     assert again.entries == []
     assert (again.last_seq, again.good_bytes) == (4, more.good_bytes)
     writer.close()
 
 
-def test_a_segment_that_was_closed_has_no_more(tmp_path: Path) -> None:
-    path = tmp_path / "journal.jsonl"
-    writer, core = JournalWriter.create(path, HEADER), Coordinator()
+def test_a_segment_that_was_closed_has_no_more(new: Path) -> None:
+    writer, core = JournalWriter.create(new, HEADER), Coordinator()
     append(writer, core, EVENTS[:2])
-    last = read(path).last
+    last = read(new).last
     end(writer, core)
     append(writer, core, EVENTS[2:3])
-    assert read_more(path, last) is None
+    assert read_more(new, last) is None
     writer.close()
 
 
@@ -269,36 +269,34 @@ def replaced(path: Path) -> None:
 
 @pytest.mark.parametrize("harm", [Path.unlink, replaced, emptied, halved])
 def test_a_segment_that_somebody_removes_or_cuts_off_is_noticed_and_the_next_one_goes_on(
-    tmp_path: Path, harm: Callable[[Path], None]
+    new: Path, harm: Callable[[Path], None]
 ) -> None:
-    path = tmp_path / "journal.jsonl"
-    writer, core = JournalWriter.create(path, HEADER), Coordinator()
+    writer, core = JournalWriter.create(new, HEADER), Coordinator()
     append(writer, core, EVENTS[:4])
-    assert writer.is_whole()
-    harm(path)
+    assert writer.is_complete()
+    harm(new)
     append(writer, core, EVENTS[4:6])
-    assert not writer.is_whole()
+    assert not writer.is_complete()
     end(writer, core)
     append(writer, core, EVENTS[6:])
-    assert writer.is_whole()
+    assert writer.is_complete()
     writer.close()
-    contents = read(path)
+    contents = read(new)
     assert (contents.header.after, [decision.event for decision in contents.last.decisions]) == (6, EVENTS[6:])
-    assert segments.read_snapshot(path, 6, contents.header.snapshot) == SNAPSHOT
+    assert segments.read_snapshot(new, 6, contents.header.snapshot) == SNAPSHOT
     if harm in (Path.unlink, replaced):
         assert replay(contents, Coordinator()) == ""
 
 
-def test_where_no_segment_can_begin_the_removed_one_goes_on_until_one_can(tmp_path: Path) -> None:
-    path = tmp_path / "journal.jsonl"
-    writer, core = JournalWriter.create(path, HEADER), Coordinator()
+def test_where_no_segment_can_begin_the_removed_one_goes_on_until_one_can(new: Path) -> None:
+    writer, core = JournalWriter.create(new, HEADER), Coordinator()
     append(writer, core, EVENTS[:4])
-    path.unlink()
-    path.mkdir()
+    new.unlink()
+    new.mkdir()
     end(writer, core)
     append(writer, core, EVENTS[4:6])
-    path.rmdir()
+    new.rmdir()
     end(writer, core)
     append(writer, core, EVENTS[6:])
     writer.close()
-    assert replay(read(path), Coordinator()) == ""
+    assert replay(read(new), Coordinator()) == ""

@@ -71,7 +71,7 @@ def test_no_such_file(tmp_path: Path) -> None:
         ("x = '\0'\n", r"mine\.py:1: source code string cannot contain null bytes"),
         ("x = 1\n", r"mine\.py: it must assign site = Site"),
         (GOOD + "provider = 3\n", r"mine\.py: provider must be a function"),
-        (GOOD.replace("local", "lokal"), r"mine\.py:2: scheduler: input should be .*, got 'lokal'"),
+        (GOOD.replace("local", "lokal"), r"mine\.py:2: scheduler: expected .*, got 'lokal'"),
     ],
 )
 def test_a_bad_file_is_one_clear_line(tmp_path: Path, text: str, message: str) -> None:

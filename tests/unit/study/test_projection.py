@@ -47,7 +47,7 @@ def run(projection: Projection, numbers: range) -> list[KnownTrial]:
         assert not asked.error, asked.error
         value = None if number % 7 == 3 else number / 10
         projection.tell(number, value)
-        known.append(KnownTrial(number, asked.parameters, told=True, value=value))
+        known.append(KnownTrial(number, asked.parameters, ended=True, value=value))
     return known
 
 
@@ -71,7 +71,7 @@ def test_a_file_that_says_something_else_or_is_cut_short_is_made_anew(tmp_path: 
     known = run(Projection(study(), file, []), range(5))
     with file.open("ab") as cut:
         cut.write(b'{"op_code": 4, "wor')
-    other = [*known[:4], KnownTrial(4, known[0].parameters, told=True, value=0.9)]
+    other = [*known[:4], KnownTrial(4, known[0].parameters, ended=True, value=0.9)]
     for truth in (known, other):
         Projection(study(), file, truth)
         storage = JournalStorage(JournalFileBackend(str(file)))
@@ -101,7 +101,7 @@ def test_a_trial_without_parameters_keeps_its_number_when_the_file_is_made_anew(
     assert asked.parameters not in [trial.parameters for trial in known if trial.number != 2]
     projection.tell(2, 0.5)
     found = optuna.load_study(study_name="s", storage=JournalStorage(JournalFileBackend(str(file)))).trials
-    truth = [*known[:2], KnownTrial(2, asked.parameters, told=True, value=0.5), *known[3:]]
+    truth = [*known[:2], KnownTrial(2, asked.parameters, ended=True, value=0.5), *known[3:]]
     assert [(trial.params, trial.value) for trial in found] == [(dict(t.parameters), t.value) for t in truth]
 
 

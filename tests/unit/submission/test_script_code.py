@@ -123,4 +123,4 @@ def test_code_beyond_the_limits_is_taken_in_part(tmp_path: Path, monkeypatch: py
     code = collect(script, script.read_bytes())
     assert len(code.files) == 3
     assert "more than 3 files" in code.sentences(ddp=False)[1]
-    assert len(code.sentences(ddp=False)) == script_code.LEFT_TOLD + 3
+    assert len(code.sentences(ddp=False)) == script_code.LEFT_SHOWN + 3

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import pytest
-import torch
-from torch import nn
-from torch.utils.data import TensorDataset
 
-import pilot.train
 from pilot.core.errors import UserError
 from pilot.train.data.sampler import Batching
-from pilot.train.data.training_loader import Loader, Stream
+from pilot.train.data.training_loader import Loader
+from tests.equivalence.loops import Loop
 from tests.unit.train.test_loader import LoopView, Noisy, made
 
 STEP, STEPS = 4, 5
@@ -34,12 +31,8 @@ def two_of(loop: LoopView) -> Loader:
     return made(loop, Noisy([()] * STEP * STEPS), Batching(total=STEP, micro=2), options={})
 
 
-def after_steps(count: int) -> Stepping:
-    return Stepping(cursor=count * STEP, steps=count)
-
-
 def test_a_pass_begins_in_the_middle_and_a_void_step_is_repeated() -> None:
-    loop = after_steps(2)
+    loop = Stepping(cursor=2 * STEP, steps=2)
     batches = two_of(loop).enumerate()
     assert [next(batches)[0] for _ in range(4)] == [4, 5, 6, 7]
     loop.void = True
@@ -52,23 +45,12 @@ def test_a_process_that_comes_after_the_last_step_sees_its_numbers() -> None:
     assert [number for number, _ in two_of(LoopView(cursor=STEP * STEPS, steps=STEPS)).enumerate()] == [8, 9]
 
 
-def of_session(*, stream: bool) -> tuple[pilot.train.Session, Stream]:
-    model = nn.Linear(2, 1)
-    session = pilot.train.session(model, torch.optim.SGD(model.parameters(), lr=0.1))
-    data = TensorDataset(torch.ones(8, 2))
-    return session, (session.stream if stream else session.loader)(data, global_batch_size=4)
-
-
 @pytest.mark.parametrize("stream", [False, True])
-def test_turns_have_no_numbers_in_an_epoch(stream: bool) -> None:
-    session, loader = of_session(stream=stream)
-    for _ in session.iterations(1):
-        with pytest.raises(UserError, match=r"^loader\.enumerate\(\) is for session\.epochs;[^\n]*$"):
-            loader.enumerate()
-        break
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_outside_a_loop_it_says_at_once_where_it_belongs(stream: bool) -> None:
+def test_it_belongs_into_a_loop_of_epochs(stream: bool) -> None:
+    loop = Loop(stream=stream)
     with pytest.raises(UserError, match=r"inside `for epoch in session\.epochs"):
-        of_session(stream=stream)[1].enumerate()
+        loop.loader.enumerate()
+    for _ in loop.session.iterations(1):
+        with pytest.raises(UserError, match=r"^loader\.enumerate\(\) is for session\.epochs;[^\n]*$"):
+            loop.loader.enumerate()
+        break

@@ -47,7 +47,7 @@ def test_a_batch_is_torch_s(samples: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("samples", [[(1, 2), (3,)], [(ROW,), (ROW[:2],)], [(object(),)], [(2**63,)], []])
-def test_what_torch_refuses_is_refused(samples: list[Any]) -> None:
+def test_samples_that_torch_refuses_are_refused(samples: list[Any]) -> None:
     with pytest.raises(Exception):  # noqa: B017  # torch raises a different error for each
         default_collate(samples)
     with pytest.raises(Exception):  # noqa: B017  # as above
@@ -68,7 +68,7 @@ def test_rows_of_tensors_are_read_at_once(dataset: Dataset[Any]) -> None:
     assert described(collate(batch)) == described(default_collate([dataset[1], dataset[0]]))
 
 
-def test_a_dataset_of_the_script_s_own_is_asked_for_its_samples() -> None:
+def test_a_dataset_of_the_script_s_own_reads_its_samples_itself() -> None:
     class Scaled(TensorDataset):
         def __getitem__(self, index: int) -> Any:
             return [2 * value for value in super().__getitem__(index)]

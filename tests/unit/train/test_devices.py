@@ -14,7 +14,7 @@ from pilot.train.node import devices
 from pilot.train.node.membership import Seat
 
 
-def test_fewer_gpus_than_processes_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fewer_gpus_than_processes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
     with pytest.raises(UserError, match="ranks_per_node is 4, but a process sees only 1 GPU on this node"):
         devices.take_own(Seat(3, 4), lambda: 1)

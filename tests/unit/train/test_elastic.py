@@ -16,9 +16,7 @@ from pilot.train.state.training import Training
 
 
 def test_in_the_middle_of_a_step_it_is_written_after_it() -> None:
-    """A dead rank's survivors may be told to write, and that their group is gone, while they wait for its sums; forward
-    has changed its buffers by then.
-    """
+    """A dead rank's survivors may get the order while they wait for its sums; forward has changed their buffers."""
     model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     training = Training(model, torch.optim.SGD(model.parameters(), lr=0.1), None, None, LearningRate("none"))
     link, saver = Mock(), Mock(busy=False)

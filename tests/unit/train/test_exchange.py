@@ -67,7 +67,7 @@ def test_a_bucket_leaves_with_its_last_gradient_whatever_order_backward_takes() 
     assert left_in_backward == [True] * 4
 
 
-def test_what_is_zeroed_after_a_micro_batch_counts_and_what_a_later_backward_makes_is_refused() -> None:
+def test_a_gradient_zeroed_after_a_micro_batch_counts_and_one_of_a_later_backward_is_refused() -> None:
     parameters = [nn.Parameter(torch.ones(1)) for _ in range(2)]
     exchange = Exchange(parameters)
     exchange.begin(Rings())
@@ -91,8 +91,8 @@ def test_what_is_zeroed_after_a_micro_batch_counts_and_what_a_later_backward_mak
         exchange.begin_batch(0.5, last=True)
 
 
-def test_one_parameter_of_a_bucket_is_looked_at_however_many_there_are() -> None:
-    """Each look scans the bucket: at every gradient it would cost the square of their number."""
+def test_one_parameter_of_a_bucket_has_a_hook_however_many_there_are() -> None:
+    """The hook scans the bucket: at every gradient it would cost the square of their number."""
     parameters = [nn.Parameter(torch.ones(1)) for _ in range(50)]
     exchange = Exchange(parameters)
     for order in (parameters, parameters[25:] + parameters[:25], parameters[::-1], parameters):

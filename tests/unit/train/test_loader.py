@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,7 +29,7 @@ from pilot.train.data import rng
 from pilot.train.data.loader import DatasetBatches
 from pilot.train.data.order import shuffled
 from pilot.train.data.sampler import Batching, StepShare, mix
-from pilot.train.data.training_loader import Loader, Rest
+from pilot.train.data.training_loader import Loader, Rest, Stream
 from tests import sample_streams
 
 DRAWS: dict[str, Callable[[], float]] = {
@@ -144,15 +144,37 @@ def one_by_one(dataset: Noisy, seed: int, epoch: int) -> list[tuple[int, float]]
     return sorted(samples)
 
 
-def one_step(iterator: Iterator[Any], loop: LoopView) -> list[tuple[int, float]] | None:
-    """The samples of a rank in one step that count; None: the epoch is over."""
-    samples: list[tuple[int, float]] = []
+def one_step(iterator: Iterator[Any], loop: LoopView) -> list[Any] | None:
+    """The batches of a rank in one step that count; None: the epoch is over."""
+    batches = []
     while (batch := next(iterator, None)) is not None:
         share, number = loop.begun[-1]
-        samples += zip(*(column.tolist() for column in batch), strict=True) if share.samples else []
+        batches += [batch] if share.samples else []
         if number + 1 == len(share.batches):
-            return samples
+            return batches
     return None
+
+
+def all_steps(
+    loaders: Sequence[Stream], courses: Sequence[LoopView], changes: Iterable[tuple[int, bool]]
+) -> Iterator[tuple[list[Any], bool]]:
+    """The steps of an epoch in which the group changes: the batches of all ranks that count, and whether the step is
+    void. ``changes``: after each step, the next group's size, and whether the step is void.
+    """
+    iterators, script, first = [iter(loader) for loader in loaders], iter(changes), courses[0]
+    while (step := [one_step(iterators[rank], courses[rank]) for rank in range(first.size)])[0] is not None:
+        size, void = next(script, (first.size, False))
+        shares = [loop.begun[-1][0] for loop in courses[: first.size]]
+        assert len({(share.cursor, share.cursor_end) for share in shares}) == 1
+        yield [batch for batches in step for batch in batches or ()], void
+        for loop in courses:
+            loop.cursor = loop.cursor if void else shares[0].cursor_end
+            loop.revision += void or size != loop.size
+            loop.size = size
+
+
+def samples_in(batches: Iterable[Any]) -> list[tuple[int, float]]:
+    return [pair for batch in batches for pair in zip(*(column.tolist() for column in batch), strict=True)]
 
 
 draws = st.lists(st.sampled_from(sorted(DRAWS)), max_size=3).map(tuple)
@@ -179,21 +201,15 @@ def test_samples_are_those_of_their_own_streams_whatever_the_group_the_cut_and_t
     seed: int,
 ) -> None:
     """Even if only some samples draw, so that a loader finds out late that one does."""
-    dataset, script = kind(draws), iter(changes)
+    dataset = kind(draws)
     expected = one_by_one(dataset, seed, 0)
     courses = [LoopView(rank, 4, seed=seed) for rank in range(4)]
-    iterators = [iter(made(loop, dataset, batching, options={})) for loop in courses]
+    loaders = [made(loop, dataset, batching, options={}) for loop in courses]
     taken: list[tuple[int, float]] = []
-    while (step := [one_step(iterators[rank], courses[rank]) for rank in range(courses[0].size)])[0] is not None:
-        size, void = next(script, (courses[0].size, False))
-        end = courses[0].begun[-1][0].cursor_end
-        for sample in [sample for samples in step for sample in samples or ()]:
+    for batches, void in all_steps(loaders, courses, changes):
+        for sample in samples_in(batches):
             assert sample == expected[sample[0]]
             taken += [] if void else [sample]
-        for loop in courses:
-            loop.cursor = loop.cursor if void else end
-            loop.revision += void or size != loop.size
-            loop.size = size
     assert sorted(taken) == expected
 
 
@@ -207,8 +223,8 @@ def test_they_are_the_same_from_workers_also_where_the_plan_changes(kind: type[N
         loop.epoch, loop.cursor = epoch, 0
         expected, iterator = one_by_one(dataset, 3, epoch), iter(loader)
         taken: list[tuple[int, float]] = []
-        while (samples := one_step(iterator, loop)) is not None:
-            taken += samples
+        while (batches := one_step(iterator, loop)) is not None:
+            taken += samples_in(batches)
             loop.cursor = loop.begun[-1][0].cursor_end
             loop.revision += loop.cursor == 16
         assert sorted(taken) == expected
@@ -302,12 +318,12 @@ def test_in_a_worker_the_dataset_is_the_script_s_own() -> None:
 def test_with_replacement_an_epoch_may_have_any_length_and_a_sample_comes_as_another_one_each_time() -> None:
     loop = Walking(seed=1)
     loader = made(loop, Noisy([("torch",)] * 3), Batching(total=10), replacement=True, num_samples=25, options={})
-    drawn = [pair for batch in loader for pair in zip(*(column.tolist() for column in batch), strict=True)]
+    drawn = samples_in(loader)
     assert len(drawn) == len(set(drawn)) == len(loader) * 10 - 5 == 25
     assert {index for index, _ in drawn} == {0, 1, 2}
 
 
-def test_it_says_what_it_loads() -> None:
+def test_it_knows_its_dataset_and_sizes() -> None:
     data = TensorDataset(torch.arange(50))
     loader = made(Walking(rank=1, size=3), data, Batching(total=10, micro=2), options={})
     assert loader.dataset is data
@@ -335,43 +351,6 @@ class Numbers(IterableDataset[int]):
         return 3
 
 
-@pytest.mark.parametrize(
-    ("options", "why"),
-    [
-        ({"num_workers": -1}, "session.loader: num_workers"),
-        ({"num_workers": 1.5}, "session.loader: num_workers"),
-        ({"num_workers": "auto"}, "session.loader: num_workers .* got 'auto': pass a number"),
-        ({"num_workers": 1, "prefetch_factor": 0}, "prefetch_factor must be at least 1"),
-        ({"prefetch_factor": 2}, "session.loader: prefetch_factor"),
-        ({"persistent_workers": True}, "session.loader: persistent_workers"),
-        ({"num_workers": 1, "multiprocessing_context": "thread"}, "session.loader: multiprocessing_context"),
-    ],
-)
-def test_options_that_it_cannot_keep_are_refused(options: dict[str, Any], why: str) -> None:
-    with pytest.raises(UserError, match=why):
-        made(Walking(), TensorDataset(torch.ones(4)), Batching(total=2), options=options)
-
-
-@pytest.mark.parametrize(
-    ("order", "why"),
-    [
-        ({"num_samples": 3}, "needs replacement"),
-        ({"replacement": True, "shuffle": False}, "shuffle=False"),
-        ({"replacement": True, "num_samples": 0}, "at least 1"),
-        ({"replacement": True, "num_samples": 10.0}, "a whole number of at least 1"),
-    ],
-)
-def test_orders_that_make_no_sense_are_refused(order: dict[str, Any], why: str) -> None:
-    with pytest.raises(UserError, match=why):
-        made(Walking(), TensorDataset(torch.ones(4)), Batching(total=2), **order, options={})
-
-
-def test_a_data_loader_is_no_dataset() -> None:
-    with pytest.raises(UserError, match="not a DataLoader"):
-        data: Any = DataLoader(TensorDataset(torch.ones(4)))
-        made(Walking(), data, Batching(total=2), options={})
-
-
 def test_a_dataset_whose_length_changes_is_refused() -> None:
     data: Any = [1, 2, 3]
     loader = made(Walking(), data, Batching(total=3), options={})
@@ -380,52 +359,59 @@ def test_a_dataset_whose_length_changes_is_refused() -> None:
         next(iter(loader))
 
 
-def session_on(given: Any, lr_rule: str | None = None, **options: Any) -> Loader:
-    model = nn.Linear(1, 1)
-    session = pilot.train.session(model, torch.optim.SGD(model.parameters(), lr=0.1), lr_rule=lr_rule)
-    return session.loader(given, **options)
+DATA = TensorDataset(torch.arange(10.0).view(10, 1))
 
 
 def doubled(samples: list[Any]) -> Any:
     return 2 * torch.stack([x for (x,) in samples])
 
 
-DATA = TensorDataset(torch.arange(10.0).view(10, 1))
-
-
 def test_a_data_loader_gives_its_dataset_and_its_options() -> None:
     given: DataLoader[Any] = DataLoader(DATA, batch_size=4, collate_fn=doubled, num_workers=1, drop_last=True)
-    loader = session_on(given)
+    loader = session_without_loader().loader(given)
     assert loader.dataset is DATA
     assert [name for name in dir(loader) if not name.startswith("_")] == ["batch_size", "dataset", "enumerate", "next"]
     assert [batch.flatten().tolist() for batch in loader._batches._batches] == [[0, 2, 4, 6], [8, 10, 12, 14]]
     assert loader._batches.batching == Batching(total=4, drop_last=True)
-    shuffled = session_on(DataLoader(DATA, batch_size=4, shuffle=True), batch_size=2, lr_rule="none")
+    shuffled = session_without_loader("none").loader(DataLoader(DATA, batch_size=4, shuffle=True), batch_size=2)
     assert shuffled._batches.batching == Batching(per_node=2)
 
 
+def session_without_loader(lr_rule: str | None = None) -> pilot.train.Session:
+    model = nn.Linear(1, 1)
+    return pilot.train.session(model, torch.optim.SGD(model.parameters(), lr=0.1), lr_rule=lr_rule)
+
+
 @pytest.mark.parametrize(
-    ("given", "line"),
+    ("given", "options", "line"),
     [
-        (DataLoader(DATA, sampler=SubsetRandomSampler([1, 2])), "no DataLoader with a SubsetRandomSampler"),
-        (DataLoader(DATA, batch_sampler=[[1, 2]]), "no DataLoader with a list"),
-        (DataLoader(DATA, batch_size=None), "no DataLoader with a NoneType"),
-        (DataLoader(DATA, shuffle=True, generator=torch.Generator()), "takes no generator"),
-        (DataLoader(Numbers()), r"session\.stream trains"),
-        (TensorDataset(torch.ones(0, 3)), "the dataset has no samples"),
+        (DATA, {"num_workers": -1}, "session.loader: num_workers"),
+        (DATA, {"num_workers": 1.5}, "session.loader: num_workers"),
+        (DATA, {"num_workers": "auto"}, "session.loader: num_workers .* got 'auto': pass a number"),
+        (DATA, {"num_workers": 1, "prefetch_factor": 0}, "prefetch_factor must be at least 1"),
+        (DATA, {"prefetch_factor": 2}, "session.loader: prefetch_factor"),
+        (DATA, {"persistent_workers": True}, "session.loader: persistent_workers"),
+        (DATA, {"num_workers": 1, "multiprocessing_context": "thread"}, "session.loader: multiprocessing_context"),
+        (DATA, {"num_samples": 3}, "needs replacement"),
+        (DATA, {"replacement": True, "shuffle": False}, "shuffle=False"),
+        (DATA, {"replacement": True, "num_samples": 0}, "at least 1"),
+        (DATA, {"replacement": True, "num_samples": 10.0}, "a whole number of at least 1"),
+        (DATA, {"global_batch_size": None, "batch_size": 2}, "'sqrt' or 'none'; or give global_batch_size="),
+        (DataLoader(DATA, sampler=SubsetRandomSampler([1, 2])), {}, "no DataLoader with a SubsetRandomSampler"),
+        (DataLoader(DATA, batch_sampler=[[1, 2]]), {}, "no DataLoader with a list"),
+        (DataLoader(DATA, batch_size=None), {}, "no DataLoader with a NoneType"),
+        (DataLoader(DATA, shuffle=True, generator=torch.Generator()), {}, "takes no generator"),
+        (DataLoader(Numbers()), {}, r"session\.stream trains"),
+        (TensorDataset(torch.ones(0, 3)), {}, "the dataset has no samples"),
     ],
 )
-def test_a_data_loader_that_chooses_samples_is_refused(given: Any, line: str) -> None:
+def test_it_refuses_options_that_it_cannot_keep_and_loaders_that_choose_samples(
+    given: Any, options: dict[str, Any], line: str
+) -> None:
     with pytest.raises(UserError, match=line) as refused:
-        session_on(given, global_batch_size=2)
-    assert "\n" not in str(refused.value)
-
-
-def test_a_batch_per_node_needs_a_rule() -> None:
-    with pytest.raises(UserError, match="lr_rule='linear', 'sqrt' or 'none'; or give global_batch_size=") as refused:
-        session_on(DATA, batch_size=2)
+        session_without_loader().loader(given, **{"global_batch_size": 2} | options)
     assert "\n" not in str(refused.value)
 
 
 def test_samples_may_have_no_numbers() -> None:
-    assert len(session_on(TensorDataset(torch.ones(5, 0)), global_batch_size=2)) == 3
+    assert len(session_without_loader().loader(TensorDataset(torch.ones(5, 0)), global_batch_size=2)) == 3

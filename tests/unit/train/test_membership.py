@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,85 +16,70 @@ def member(generation: int, rank: int = 0, size: int = 2) -> Membership:
     return Membership(generation, rank, size)
 
 
-@pytest.fixture
-def training() -> MembershipState:
-    """A worker that trains in generation 3."""
-    regroup = MembershipState()
-    regroup.join_requested(member(3))
-    regroup.rank_connected(3)
-    regroup.start(3)
-    return regroup
+Fact = tuple[str, int]
+CALLS: dict[str, Callable[[MembershipState, int], object]] = {
+    "join": lambda state, generation: state.join_requested(member(generation)),
+    "part": MembershipState.leave_requested,
+    "pause": MembershipState.pause_requested,
+    "kill": MembershipState.killed,
+    "came": MembershipState.rank_connected,
+    "lost": MembershipState.rank_lost,
+    "start": MembershipState.start,
+}
+TRAINS: list[Fact] = [("join", 3), ("came", 3), ("start", 3)]
+"""A worker trains in generation 3."""
 
 
-def test_a_worker_starts_when_it_was_told_and_its_rank_process_is_there() -> None:
-    regroup = MembershipState()
-    regroup.join_requested(member(1))
-    assert regroup.startable() is None
-    assert regroup.rank_connected(1)
-    assert regroup.startable() == member(1)
-    regroup.start(1)
-    assert regroup.current == member(1)
-    assert regroup.ready_for == 0
+def after(facts: list[Fact]) -> MembershipState:
+    state = MembershipState()
+    for kind, generation in facts:
+        CALLS[kind](state, generation)
+    return state
 
 
-def test_the_rank_process_may_come_before_the_word(training: MembershipState) -> None:
-    assert training.rank_connected(4)
-    assert training.ready_for == 0
-    training.join_requested(member(4))
-    assert training.ready_for == 4
+def shown(state: MembershipState) -> dict[str, Any]:
+    named = {"current": state.current, "joining": state.joining, "startable": state.startable()}
+    generations = {name: one and one.generation for name, one in named.items()}
+    return {**generations, "ready": state.ready_for, "parting": state.parting, "pauses": state.pause_asked}
 
 
-def test_a_newer_generation_supersedes_one_that_forms(training: MembershipState) -> None:
-    training.join_requested(member(4))
-    training.rank_connected(4)
-    training.join_requested(member(5))
-    assert training.ready_for == 0
-    training.join_requested(member(4))
-    assert training.joining == member(5)
-    assert not training.rank_connected(4)
+NOTHING = {"current": None, "joining": None, "startable": None, "ready": 0, "parting": None, "pauses": False}
 
 
-def test_what_is_of_older_generations_is_not_wanted(training: MembershipState) -> None:
-    assert not training.rank_connected(3)
-    assert not training.rank_connected(2)
-    training.join_requested(member(2))
-    training.leave_requested(3)
-    training.pause_requested(2)
-    assert (training.joining, training.parting, training.pause_asked) == (None, None, False)
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        # It starts once it has its membership and its rank process.
+        ([("join", 1)], {"joining": 1}),
+        ([("join", 1), ("came", 1)], {"joining": 1, "startable": 1, "ready": 1}),
+        ([("join", 1), ("came", 1), ("start", 1)], {"current": 1}),
+        # The rank process may come first.
+        ([*TRAINS, ("came", 4)], {"current": 3}),
+        ([*TRAINS, ("came", 4), ("join", 4)], {"current": 3, "joining": 4, "ready": 4}),
+        # A newer generation supersedes one that forms.
+        ([*TRAINS, ("join", 4), ("came", 4), ("join", 5), ("join", 4)], {"current": 3, "joining": 5}),
+        # Older generations do not count.
+        ([*TRAINS, ("came", 3), ("came", 2), ("join", 2), ("part", 3), ("pause", 2)], {"current": 3}),
+        # A worker that parts is ready at once; a later membership takes that back.
+        ([*TRAINS, ("part", 4)], {"current": 3, "ready": 4, "parting": 4}),
+        ([*TRAINS, ("part", 4), ("join", 5)], {"current": 3, "joining": 5}),
+        # If the generation that forms is killed, the present one continues.
+        ([*TRAINS, ("join", 4), ("came", 4), ("kill", 4)], {"current": 3}),
+        ([*TRAINS, ("part", 5), ("kill", 5)], {"current": 3}),
+        # If the present one is killed, the next one starts without a switch.
+        ([*TRAINS, ("join", 4), ("kill", 3)], {"joining": 4}),
+        ([*TRAINS, ("join", 4), ("kill", 3), ("came", 4)], {"joining": 4, "startable": 4, "ready": 4}),
+        # A worker that parted and whose group died waits.
+        ([*TRAINS, ("part", 4), ("lost", 3)], {}),
+    ],
+)
+def test_facts_lead_to(facts: list[Fact], expected: dict[str, Any]) -> None:
+    assert shown(after(facts)) == NOTHING | expected
 
 
-def test_who_parts_is_ready_at_once_and_a_later_word_to_join_takes_it_back(training: MembershipState) -> None:
-    training.leave_requested(4)
-    assert training.ready_for == 4
-    training.join_requested(member(5))
-    assert training.ready_for == 0
-
-
-def test_when_the_generation_that_forms_is_killed_the_present_one_goes_on(training: MembershipState) -> None:
-    training.join_requested(member(4))
-    training.rank_connected(4)
-    training.killed(4)
-    assert training.current == member(3)
-    assert training.ready_for == 0
-    training.leave_requested(5)
-    training.killed(5)
-    assert training.ready_for == 0
-
-
-def test_when_the_present_generation_is_killed_the_next_one_starts_without_a_switch(training: MembershipState) -> None:
-    training.join_requested(member(4))
-    training.killed(3)
-    assert training.current is None
-    assert training.startable() is None
-    training.rank_connected(4)
-    assert training.startable() == member(4)
-
-
-def test_a_worker_that_parted_and_whose_group_died_waits(training: MembershipState) -> None:
-    training.leave_requested(4)
-    training.rank_lost(3)
-    assert training.current is None
-    assert training.ready_for == 0
+def test_a_rank_process_of_another_generation_is_not_wanted() -> None:
+    state = after([*TRAINS, ("join", 4), ("came", 4), ("join", 5)])
+    assert [state.rank_connected(generation) for generation in (2, 3, 4, 5)] == [False, False, False, True]
 
 
 @given(st.lists(st.integers(0, 2**20), min_size=1, max_size=50))
@@ -101,32 +89,17 @@ def test_ranks_agree_only_when_all_name_the_same_generation(ready: list[int]) ->
     assert agreed(total, squares, len(ready)) == expected
 
 
-@given(
-    st.lists(st.tuples(st.sampled_from(["join", "part", "pause", "kill", "came", "lost", "start"]), st.integers(1, 6)))
-)
-def test_generations_only_rise_and_ready_means_startable(facts: list[tuple[str, int]]) -> None:
-    regroup, newest = MembershipState(), 0
+@given(st.lists(st.tuples(st.sampled_from([*CALLS]), st.integers(1, 6))))
+def test_generations_only_rise_and_ready_means_startable(facts: list[Fact]) -> None:
+    state, newest = MembershipState(), 0
     for kind, generation in facts:
-        match kind:
-            case "join":
-                regroup.join_requested(member(generation))
-            case "part":
-                regroup.leave_requested(generation)
-            case "pause":
-                regroup.pause_requested(generation)
-            case "kill":
-                regroup.killed(generation)
-            case "came":
-                regroup.rank_connected(generation)
-            case "lost":
-                regroup.rank_lost(generation)
-            case "start":
-                startable = regroup.startable()
-                if startable is not None:
-                    assert startable.generation > newest
-                    newest = regroup.start(startable.generation).generation
-        assert regroup.current is None or regroup.current.generation == newest
-        assert regroup.ready_for == 0 or regroup.ready_for > newest
+        if kind != "start":
+            CALLS[kind](state, generation)
+        elif (startable := state.startable()) is not None:
+            assert startable.generation > newest
+            newest = state.start(startable.generation).generation
+        assert state.current is None or state.current.generation == newest
+        assert state.ready_for == 0 or state.ready_for > newest
 
 
 def test_the_ranks_of_a_node_follow_each_other() -> None:

@@ -43,25 +43,25 @@ def test_the_stall_is_the_gap_less_the_median_step_before() -> None:
 
 def steps(meter: PaceMeter, from_s: float, count: int, step_s: float, waits_s: float) -> list[RankStepTimes]:
     """Each step takes ``step_s``, ``waits_s`` of it waiting."""
-    told = []
+    reports = []
     for number in range(count):
         begins_s = from_s + number * step_s
         meter.begins(begins_s, number * waits_s)
-        told.append(meter.applied(begins_s + step_s, (number + 1) * waits_s, 8))
-    return [pace for pace in told if pace is not None]
+        reports.append(meter.applied(begins_s + step_s, (number + 1) * waits_s, 8))
+    return [pace for pace in reports if pace is not None]
 
 
-def test_it_is_told_at_a_low_rate_and_waits_do_not_count() -> None:
-    told = steps(PaceMeter("t"), 100.0, 40, 0.5, 0.3)
-    assert [pace.trainer for pace in told] == ["t", "t"]
-    for one in told:
+def test_a_pace_is_reported_at_a_low_rate_and_waits_do_not_count() -> None:
+    reports = steps(PaceMeter("t"), 100.0, 40, 0.5, 0.3)
+    assert [pace.trainer for pace in reports] == ["t", "t"]
+    for one in reports:
         assert (one.pace.steps, one.pace.samples, one.pace.wall_s) == (20, 160, pytest.approx(PERIOD_S))
         assert one.pace.own_s == pytest.approx(20 * 0.2)
 
 
-def test_long_steps_are_told_when_there_are_a_few() -> None:
-    (told, _) = steps(PaceMeter("t"), 0.0, 2 * PERIOD_STEPS, 60.0, 0.0)
-    assert told.pace == StepTimes(PERIOD_STEPS, 8 * PERIOD_STEPS, PERIOD_STEPS * 60.0, PERIOD_STEPS * 60.0)
+def test_long_steps_are_reported_when_there_are_a_few() -> None:
+    (report, _) = steps(PaceMeter("t"), 0.0, 2 * PERIOD_STEPS, 60.0, 0.0)
+    assert report.pace == StepTimes(PERIOD_STEPS, 8 * PERIOD_STEPS, PERIOD_STEPS * 60.0, PERIOD_STEPS * 60.0)
 
 
 def test_a_step_counts_only_if_its_beginning_is_known() -> None:
@@ -70,8 +70,8 @@ def test_a_step_counts_only_if_its_beginning_is_known() -> None:
     meter.begins(1000.0, 0.0)
     meter.idle()
     assert meter.applied(2000.0, 0.0, 8) is None, "an evaluation was in between"
-    (told,) = steps(meter, 2000.0, PERIOD_STEPS, 5.0, 1.0)
-    assert (told.pace.steps, told.pace.own_s) == (PERIOD_STEPS, PERIOD_STEPS * 4.0)
+    (report,) = steps(meter, 2000.0, PERIOD_STEPS, 5.0, 1.0)
+    assert (report.pace.steps, report.pace.own_s) == (PERIOD_STEPS, PERIOD_STEPS * 4.0)
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 @pytest.mark.parametrize(("patience_s", "expected"), [(300.0, [4, 8, 16, 32]), (10.0, [4, 8, 10, 20, 40])])
-def test_it_is_over_each_time_that_the_wait_has_doubled_and_when_the_patience_ends(
+def test_a_stall_is_reported_each_time_the_wait_has_doubled_and_when_the_patience_ends(
     now: list[float], patience_s: float, expected: list[int]
 ) -> None:
     wait = StallTimer(4.0, patience_s)
@@ -91,7 +91,7 @@ def test_it_is_over_each_time_that_the_wait_has_doubled_and_when_the_patience_en
     for _ in range(40):
         now[0] += 1.0
         over.append(wait.is_over())
-    assert [second + 1 for second, said in enumerate(over) if said] == expected
+    assert [second + 1 for second, is_over in enumerate(over) if is_over] == expected
     assert wait.left_s() == 2 * expected[-1] - 40
 
 

@@ -15,7 +15,7 @@ from pilot.train.state.session_checks import reported
 from tests.integration.test_metric_log import steps_logged
 
 
-def test_a_step_that_is_void_is_reported_once_and_what_was_done_elsewhere_is_not_hidden(tmp_path: Path) -> None:
+def test_a_void_step_is_reported_once_and_steps_of_others_are_not_hidden(tmp_path: Path) -> None:
     first, second = MetricLog(tmp_path), MetricLog(tmp_path)
     for step in range(1, 11):
         first.report(step - 1, {"norm": 1.0})
@@ -47,7 +47,7 @@ def test_an_epochs_end_that_is_done_again_is_reported_once(died_before: bool, tm
     assert steps_logged(tmp_path, "loss") == [1, 2, 3, 4, 5]
 
 
-def test_what_a_resumed_run_has_declared_void_is_reported_again(tmp_path: Path) -> None:
+def test_steps_that_a_resumed_run_has_declared_void_are_reported_again(tmp_path: Path) -> None:
     alone = Membership(1, 0, 1)
     first = MetricLog(tmp_path)
     first.report(4, {"accuracy": 0.5})
@@ -60,7 +60,7 @@ def test_what_a_resumed_run_has_declared_void_is_reported_again(tmp_path: Path) 
     assert steps_logged(tmp_path, "accuracy") == [4]
 
 
-def test_what_cannot_be_logged_to_is_refused(tmp_path: Path) -> None:
+def test_another_format_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="only 'tensorboard' is supported"):
         metric_log("wandb", tmp_path)
 

@@ -66,7 +66,7 @@ class Delegating(Sharing):
 
 
 @pytest.mark.parametrize("kind", [Sharing, Delegating])
-def test_whoever_has_the_optimizers_groups_still_has_them_after_a_state(kind: type[Sharing]) -> None:
+def test_variables_that_refer_to_the_groups_still_do_after_a_restore(kind: type[Sharing]) -> None:
     """A variable of the script's, or an optimizer within it."""
     torch.manual_seed(0)
     model, x = nn.Linear(3, 1), torch.randn(8, 3)
@@ -90,7 +90,7 @@ def test_whoever_has_the_optimizers_groups_still_has_them_after_a_state(kind: ty
     assert steps.state_dict()["state"].keys() == optimizer.state_dict()["state"].keys()
 
 
-def test_a_schedule_that_goes_on_after_a_state_is_not_warned_of() -> None:
+def test_a_schedule_that_continues_after_a_restore_causes_no_warning() -> None:
     """torch warns if its first step comes before the optimizer's, which others have made."""
     model, x = nn.Linear(3, 1), torch.randn(8, 3)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

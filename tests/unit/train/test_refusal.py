@@ -43,7 +43,7 @@ OWN = "raise ValueError('own')", 1, "Traceback (most recent call last):\n{script
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "line", "status", "said"),
+    ("before", "after", "line", "status", "error"),
     [
         *(("", "", *ending) for ending in (LEFT, MISSING, OWN)),
         *((PROCESS_GROUP, "", *ending) for ending in (MISSING, OWN)),
@@ -51,13 +51,13 @@ OWN = "raise ValueError('own')", 1, "Traceback (most recent call last):\n{script
         *((OURS + PROCESS_GROUP, "", *ending) for ending in (LEFT, OWN)),
     ],
 )
-def test_a_script_that_ends(tmp_path: Path, before: str, after: str, line: str, status: int, said: str) -> None:
+def test_a_script_that_ends(tmp_path: Path, before: str, after: str, line: str, status: int, error: str) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT.format(before=before, after=after, line=line))
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
     assert done.returncode == status
     text = done.stderr.replace("[rank0]: ", "").replace('  File "', "")
-    assert text.startswith(said.format(script=script))
+    assert text.startswith(error.format(script=script))
     assert (text.count("\n") == 1) == (status == 2)
     assert text.count("Traceback") == (status == 1)
 

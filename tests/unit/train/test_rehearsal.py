@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given
@@ -93,32 +95,41 @@ def sketched(one: torch.Tensor | None, other: torch.Tensor | None = None) -> Ske
     return sketch.of({"one": ONE, "other": OTHER})
 
 
-def differences(*told: Sketched) -> list[tuple[int, str]]:
-    rehearsal = Rehearsal(nodes=len(told), per_node=1, reference=0, rehearsing=frozenset(range(1, len(told))))
-    return list(differences_in(rehearsal, told))
+def differences(*sketches: Sketched) -> list[tuple[int, str]]:
+    others = frozenset(range(1, len(sketches)))
+    rehearsal = Rehearsal(nodes=len(sketches), per_node=1, reference=0, rehearsing=others)
+    return list(differences_in(rehearsal, sketches))
 
 
 def test_a_difference_beyond_rounding_is_found_and_the_parameter_named() -> None:
     torch.manual_seed(3)
     one, other = torch.randn(200), torch.randn(3, 70)
     near, far = other + 1e-4 * torch.randn(3, 70), other + 0.1 * torch.randn(3, 70)
-    told = differences(sketched(one, other), sketched(one, near), sketched(one, far), sketched(-one, other))
-    assert told == [
+    found = differences(sketched(one, other), sketched(one, near), sketched(one, far), sketched(-one, other))
+    assert found == [
         (2, "rank 2 computes another gradient of other than rank 0"),
         (3, "rank 3 computes another gradient of one than rank 0"),
     ]
 
 
-def test_a_gradient_that_only_one_has_is_a_difference() -> None:
-    one, other = torch.ones(200), torch.ones(3, 70)
-    assert len(differences(sketched(one, other), sketched(one))) == 1
-    assert len(differences(sketched(one), sketched(one, other))) == 1
+ONES, OTHERS, INFINITE = torch.ones(200), torch.ones(3, 70), torch.full((200,), torch.inf)
 
 
-def test_gradients_that_overflow_on_both_do_not_differ_and_on_one_do() -> None:
-    one = torch.full((200,), torch.inf)
-    assert differences(sketched(one), sketched(one)) == []
-    assert len(differences(sketched(torch.ones(200)), sketched(one))) == 1
+@pytest.mark.parametrize(
+    ("one", "other", "differ"),
+    [
+        ((ONES, OTHERS), (ONES,), True),
+        ((ONES,), (ONES, OTHERS), True),
+        ((INFINITE,), (INFINITE,), False),
+        ((ONES,), (INFINITE,), True),
+        ((None,), (None,), False),
+    ],
+)
+def test_a_gradient_that_only_one_has_or_that_overflows_on_one_is_a_difference(
+    one: tuple[Any, ...], other: tuple[Any, ...], differ: bool
+) -> None:
+    assert len(differences(sketched(*one), sketched(*other))) == differ
+    assert differences(sketched(None), {}) == []
 
 
 def test_folded_sketches_are_small_and_differ_where_one_of_many_does() -> None:
@@ -128,10 +139,6 @@ def test_folded_sketches_are_small_and_differ_where_one_of_many_does() -> None:
     assert len(small) == 16
     assert differences(small, small) == []
     assert len(differences(small, other)) == 1
-
-
-def test_nothing_computed_is_no_difference() -> None:
-    assert differences(sketched(None), sketched(None), {}) == []
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64])

@@ -1,40 +1,44 @@
-"""What the leader says about a trial's reports, some of which may get lost on the way."""
+"""The leader's messages with a trial's reports, some of which may get lost."""
 
 from __future__ import annotations
+
+import torch
+from torch import nn
 
 from pilot.protocol import wire
 from pilot.train.data.sampler import StepShare
 from pilot.train.node.membership import Membership
 from pilot.train.ranks.reporter import REPEATED_REPORTS, REPORTS_AT_ONCE, Reporter
 from pilot.train.state.progress import MetricReports
-from tests.unit.train.twin import training
+from pilot.train.state.stepper import LearningRate
+from pilot.train.state.training import Training
 
 
-def test_reports_that_come_thick_and_fast_share_messages() -> None:
-    trained, told = training(), list[wire.Message]()
-    trained.reports = MetricReports("accuracy")
-    reporter, leader = Reporter("t", trained, told.append), Membership(1, 0, 1)
+def messages(count: int, *, finished: bool) -> list[wire.Progress]:
+    """Those of a trial that reports after each of ``count`` steps."""
+    model = nn.Linear(2, 1)
+    training = Training(model, torch.optim.SGD(model.parameters(), lr=0.1), None, "step", LearningRate("none"))
+    training.reports = MetricReports("accuracy")
+    sent = list[wire.Message]()
+    reporter, leader = Reporter("t", training, sent.append), Membership(1, 0, 1)
     reporter.started(leader, None)
-    for step in range(4 * REPORTS_AT_ONCE):
-        trained.reports.note(step, {"accuracy": step / 1000})
+    for step in range(count):
+        training.reports.note(step, {"accuracy": step / 100})
         reporter.stepped(leader, 0, StepShare(0, 1, 1, ((0, 1),)), dict)
-    reporter.finished(leader, dict)
-    progress = [message for message in told if isinstance(message, wire.Progress)]
+    if finished:
+        reporter.finished(leader, dict)
+    return [message for message in sent if isinstance(message, wire.Progress)]
+
+
+def test_frequent_reports_share_messages() -> None:
+    progress = messages(4 * REPORTS_AT_ONCE, finished=True)
     assert len(progress) < 2 * REPORTS_AT_ONCE
     assert {number for message in progress for number, _ in message.reports} == set(range(1, 4 * REPORTS_AT_ONCE + 1))
 
 
-def test_the_newest_reports_are_told_again_with_the_next_ones() -> None:
-    trained, told = training(), list[wire.Message]()
-    trained.reports = MetricReports("accuracy")
-    reporter, leader = Reporter("t", trained, told.append), Membership(1, 0, 1)
-    reporter.started(leader, None)
-    share = StepShare(0, 1, 1, ((0, 1),))
-    for step in range(REPEATED_REPORTS + 10):
-        trained.reports.note(step, {"accuracy": step / 100})
-        reporter.stepped(leader, 0, share, dict)
-    progress = [message for message in told if isinstance(message, wire.Progress)]
-    assert len(progress) == REPEATED_REPORTS + 10, "each report is told at once"
+def test_the_newest_reports_are_repeated_with_the_next_ones() -> None:
+    count = REPEATED_REPORTS + 10
+    progress = messages(count, finished=False)
+    assert len(progress) == count, "each report is sent at once"
     assert [number for number, _ in progress[2].reports] == [1, 2, 3]
-    last = REPEATED_REPORTS + 10
-    assert progress[-1].reports == [(n, (n - 1) / 100) for n in range(last - REPEATED_REPORTS, last + 1)]
+    assert progress[-1].reports == [(n, (n - 1) / 100) for n in range(count - REPEATED_REPORTS, count + 1)]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pilot.checkpoint import names, store
-from pilot.checkpoint.parts import own_rows
+from pilot.checkpoint.publish import own_rows
 from pilot.core.errors import CheckpointError, Unreadable, UserError
 from pilot.core.ids import TrainerUid
 from pilot.core.trainer.run_identity import ALL_EPOCHS

@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import TensorDataset
 
-import pilot.train
 from pilot.checkpoint.tree import copied, encode
 from pilot.core.errors import UserError
 from pilot.train.state.block import Packed, unpack
+from tests.equivalence.loops import DATA, Loop
 from tests.property.test_serializer import through_a_block
 from tests.unit.checkpoint.states import difference
 
@@ -31,7 +30,7 @@ def test_tied_tensors_travel_once_and_stay_tied() -> None:
         assert back["c"] is back["d"]
 
 
-def test_what_came_looks_into_the_block_and_nothing_was_copied() -> None:
+def test_an_unpacked_state_refers_to_the_block_without_a_copy() -> None:
     block = Packed(encode({"tensor": torch.zeros(3), "array": np.zeros(3)})).to_bytes()
     back = unpack(block)
     back["tensor"] += 1
@@ -58,73 +57,74 @@ def test_a_copy_does_not_follow_the_original() -> None:
     assert difference(copy, {"a": [torch.zeros(2)], "b": {"c": {1}}, "d": bytearray(b"x")}) is None
 
 
-# --- what does not fit is refused as soon as it is seen, even alone --------------------------------------------------
+# --- a value that does not fit is refused as soon as it is seen, even alone ------------------------------------------
 
 
-def _made() -> tuple[nn.Module, torch.optim.Optimizer, pilot.train.Session, Any]:
-    model = nn.Linear(2, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    session = pilot.train.session(model, optimizer)
-    return model, optimizer, session, session.loader(TensorDataset(torch.ones(8, 2)), global_batch_size=2)
+def sets(value: Any) -> Any:
+    return lambda loop: loop.session.state.update(a=value)
 
 
-@pytest.mark.parametrize(
-    ("value", "words"),
-    [
-        ([0, 1, 2, Point(1)], r"session\.state\['a'\]\[3\] is of type Point; .* store a tuple, or a dict"),
-        ({"b": torch.eye(2).to_sparse()}, r"session\.state\['a'\]\['b'\] is a sparse tensor"),
-        ({(1, 2): 3}, r"session\.state\['a'\] has the key \(1, 2\)"),
-    ],
-)
-def test_the_session_s_state_is_refused_before_the_first_batch(value: Any, words: str) -> None:
-    _, _, session, _ = _made()
-    session.state["a"] = value
-    with pytest.raises(UserError, match=words):
-        next(session.epochs(1))
+def quantizes(loop: Loop) -> None:
+    loop.model.register_buffer("q", torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8))
 
 
-def test_what_the_end_of_an_epoch_leaves_is_refused_before_the_next() -> None:
-    model, optimizer, session, loader = _made()
-    epochs = []
-    with pytest.raises(UserError, match=r"session\.state\['a'\] is of type object"):
-        for epoch in session.epochs(3):
-            epochs.append(epoch)
-            for (x,) in loader:
-                optimizer.zero_grad()
-                model(x).sum().backward()
-                session.step()
-            session.state["a"] = object()
-    assert epochs == [0]
+def steps_with(place: Any) -> Any:
+    """The optimizer holds an object from its first step on."""
+
+    def script(loop: Loop) -> None:
+        loop.train(body=lambda *batch: (loop.step(*batch), place(loop).update(x=object())))
+
+    return script
 
 
-def test_an_evaluation_refuses_it() -> None:
-    _, _, session, _ = _made()
-    session.state["a"] = object()
-    with pytest.raises(UserError, match=r"session\.state\['a'\]"):
-        session.evaluate(TensorDataset(torch.ones(2)), lambda batch: {"mean": batch[0].mean()})
+def nothing_more(loop: Loop) -> None:
+    next(loop.session.epochs(1))
+
+
+def evaluates(loop: Loop) -> None:
+    loop.session.evaluate(DATA, loop.measure)
 
 
 @pytest.mark.parametrize(
-    ("attribute", "words"),
+    ("before", "script", "line", "steps"),
     [
-        ("state", r"optimizer\.state\[0\]\['x'\] is of type object"),
-        ("param_groups", r"optimizer\.param_groups\[0\]\['x'\] is of type object"),
+        (
+            sets([0, 1, 2, Point(1)]),
+            nothing_more,
+            r"session\.state\['a'\]\[3\] is of type Point; .* store a tuple, or a dict",
+            0,
+        ),
+        (
+            sets({"b": torch.eye(2).to_sparse()}),
+            nothing_more,
+            r"session\.state\['a'\]\['b'\] is a sparse tensor",
+            0,
+        ),
+        (sets(object()), evaluates, r"session\.state\['a'\]", 0),
+        (quantizes, nothing_more, r"model\.state_dict\(\)\['q'\] is a quantized tensor", 0),
+        (
+            lambda _: None,
+            lambda loop: loop.train(last=lambda _: sets(object())(loop)),
+            r"session\.state\['a'\] is of type object",
+            6,
+        ),
+        (
+            lambda _: None,
+            steps_with(lambda loop: loop.optimizer.state[loop.model[0].weight]),
+            r"optimizer\.state\[0\]\['x'\] is of type object",
+            1,
+        ),
+        (
+            lambda _: None,
+            steps_with(lambda loop: loop.optimizer.param_groups[0]),
+            r"optimizer\.param_groups\[0\]\['x'\] is of type object",
+            1,
+        ),
     ],
 )
-def test_the_optimizer_s_state_is_named_as_the_script_writes_it(attribute: str, words: str) -> None:
-    model, optimizer, session, loader = _made()
-    with pytest.raises(UserError, match=words):
-        for _ in session.epochs(1):
-            for (x,) in loader:
-                model(x).sum().backward()
-                session.step()
-                place = optimizer.state[model.weight] if attribute == "state" else optimizer.param_groups[0]
-                place["x"] = object()
-    assert session.steps == 1
-
-
-def test_a_model_with_a_quantized_buffer_is_refused_and_not_a_crash() -> None:
-    model, _, session, _ = _made()
-    model.register_buffer("q", torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8))
-    with pytest.raises(UserError, match=r"model\.state_dict\(\)\['q'\] is a quantized tensor"):
-        next(session.epochs(1))
+def test_it_is_refused_with_its_place(before: Any, script: Any, line: str, steps: int) -> None:
+    loop = Loop()
+    before(loop)
+    with pytest.raises(UserError, match=line):
+        script(loop)
+    assert loop.session.steps == steps

@@ -39,7 +39,7 @@ def test_it_takes_one_of_so_many_parts_of_the_time(clock: Clock) -> None:
     assert took_s == pytest.approx((clock.now_s - 1000) / 100, rel=0.1)
 
 
-def test_two_things_after_another_are_paid_for_both(clock: Clock) -> None:
+def test_the_times_of_two_in_a_row_add_up(clock: Clock) -> None:
     one = Spaced(100)
     do(one, clock, 0.02)
     do(one, clock, 0.04)

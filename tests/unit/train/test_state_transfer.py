@@ -24,7 +24,7 @@ def test_afterwards_all_hold_the_state_of_the_most_advanced(table: list[Holding]
     assert spreading.fresh == (best[0] == NOTHING)
 
 
-def test_only_those_that_lag_behind_take() -> None:
+def test_only_ranks_that_lag_behind_take() -> None:
     table = [Holding(3, 10, 1), Holding(3, 11, 1), Holding(NOTHING, 0, 1), Holding(3, 11, 1)]
     spreading = who_spreads(table)
     assert (spreading.root, spreading.takers) == (1, (0, 2))
@@ -34,7 +34,7 @@ def test_a_newer_generation_beats_a_higher_step_of_a_lineage_that_was_given_up()
     assert who_spreads([Holding(2, 90, 1), Holding(4, 50, 1)]).root == 1
 
 
-def test_who_has_no_gpu_is_a_stranger_among_those_that_train_on_theirs() -> None:
+def test_a_rank_without_a_gpu_is_a_stranger_among_ranks_that_train_on_theirs() -> None:
     on_cpu, on_gpu = Holding(3, 10, 1), Holding(3, 10, 1, on_gpu=True)
     of_gpus = [on_gpu, Holding(NOTHING, 0, 1), Holding(NOTHING, 0, 1, on_gpu=True)]
     assert strangers(of_gpus, who_spreads(of_gpus)) == {1}

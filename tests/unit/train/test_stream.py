@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,12 +14,12 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
-import pilot.train
 from pilot.core.errors import UserError
 from pilot.train.data.sampler import Batching
 from pilot.train.data.stream import StreamBatches
 from pilot.train.data.training_loader import Stream
-from tests.unit.train.test_loader import LoopView, batchings, changes
+from tests.equivalence.loops import Loop
+from tests.unit.train.test_loader import LoopView, all_steps, batchings, changes
 
 
 class Numbers(IterableDataset[int]):
@@ -57,36 +58,14 @@ class Reading(LoopView):
 def test_the_ranks_take_each_sample_once_whatever_happens_to_the_group(
     length: int, batching: Batching, changes: list[tuple[int, bool]], source: type[Numbers]
 ) -> None:
-    script = iter(changes)
-    ranks = 4
-    courses = [Reading(rank, ranks) for rank in range(ranks)]
+    courses = [Reading(rank, 4) for rank in range(4)]
     streams = [Stream(StreamBatches(loop, source(length), batching)) for loop in courses]
-    iterators = [iter(stream) for stream in streams]
     taken: list[int] = []
-    while (step := [one_step(iterators[rank], courses[rank]) for rank in range(courses[0].size)])[0] is not None:
-        size, void = next(script, (courses[0].size, False))
-        shares = [loop.begun[-1][0] for loop in courses[: courses[0].size]]
-        assert len({(share.cursor, share.cursor_end) for share in shares}) == 1
-        if not void:
-            taken += sorted(number for numbers in step for number in numbers or ())
-        for loop in courses:
-            loop.cursor = loop.cursor if void else shares[0].cursor_end
-            loop.revision += void or size != loop.size
-            loop.size = size
+    for batches, void in all_steps(streams, courses, changes):
+        assert all(len(batch) for batch in batches)
+        taken += [] if void else sorted(number for batch in batches for number in batch.tolist())
     assert taken == list(range(length))
     assert courses[0].length == length
-
-
-def one_step(iterator: Iterator[Any], loop: Reading) -> list[int] | None:
-    """The samples of a rank in one step that count; None: the epoch is over."""
-    numbers: list[int] = []
-    while (batch := next(iterator, None)) is not None:
-        share, number = loop.begun[-1]
-        assert len(batch) == share.batches[number][1] - share.batches[number][0] > 0
-        numbers += batch.tolist() if share.samples else []
-        if number + 1 == len(share.batches):
-            return numbers
-    return None
 
 
 def test_a_rank_holds_its_share_only_and_reads_nothing_ahead() -> None:
@@ -109,27 +88,25 @@ def test_drop_last_leaves_out_the_step_that_is_not_full() -> None:
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_session_trains_on_a_stream_and_its_source_may_prefetch(workers: int) -> None:
-    model = nn.Linear(1, 1)
-    session = pilot.train.session(model, torch.optim.SGD(model.parameters(), lr=0.01))
-    source = DataLoader(Numbers(10), batch_size=None, num_workers=workers)
-    stream = session.stream(source, global_batch_size=4)
-    seen = []
-    for _ in session.epochs(2):
-        for numbers in stream:
-            model.zero_grad()
-            model(numbers.float().unsqueeze(1)).sum().backward()
-            session.step()
+    source, seen = DataLoader(Numbers(10), batch_size=None, num_workers=workers), list[int]()
+    loop = Loop(model=nn.Linear(1, 1), optimizer=partial(torch.optim.SGD, lr=0.01), data=source, stream=True)
+
+    for _ in loop.session.epochs(2):
+        for numbers in loop.loader:
+            loop.step(numbers.float().unsqueeze(1))
             seen += numbers.tolist()
     assert seen == [*range(10)] * 2
-    assert session.steps == 6
+    assert loop.session.steps == 6
 
 
-def test_what_cannot_be_read_or_only_once_is_refused() -> None:
-    model = nn.Linear(1, 1)
-    session = pilot.train.session(model, torch.optim.SGD(model.parameters(), lr=0.01))
-    with pytest.raises(UserError, match="read only once"):
-        session.stream(iter([1, 2]), global_batch_size=1)
-    with pytest.raises(UserError, match="'int' object is not iterable"):
-        session.stream(3, global_batch_size=1)  # type: ignore[arg-type]  # that is the mistake
-    with pytest.raises(UserError, match=r"session\.stream"):
-        session.loader(Numbers(3), global_batch_size=1)
+@pytest.mark.parametrize(
+    ("source", "stream", "line"),
+    [
+        (iter([1, 2]), True, "read only once"),
+        (3, True, "'int' object is not iterable"),
+        (Numbers(3), False, r"session\.stream"),
+    ],
+)
+def test_a_source_that_cannot_be_read_again_is_refused(source: Any, stream: bool, line: str) -> None:
+    with pytest.raises(UserError, match=line):
+        Loop(data=source, stream=stream)

@@ -2,40 +2,9 @@
 
 from __future__ import annotations
 
-from tests.security.fuzz.target import Target
-from tests.security.fuzz.targets import (
-    checkpoints,
-    cli,
-    connections,
-    control_packets,
-    curves,
-    hearsay,
-    hostlists,
-    journal_blocks,
-    journals,
-    notes,
-    sites,
-    snapshots,
-    traces,
-    worker_packets,
-)
+import pkgutil
+from importlib import import_module
 
-TARGETS: list[Target] = [
-    module.TARGET
-    for module in (
-        checkpoints,
-        connections,
-        sites,
-        journals,
-        journal_blocks,
-        snapshots,
-        hostlists,
-        traces,
-        curves,
-        notes,
-        worker_packets,
-        control_packets,
-        hearsay,
-        cli,
-    )
-]
+from tests.security.fuzz.target import Target
+
+TARGETS: list[Target] = [import_module(f"{__name__}.{module.name}").TARGET for module in pkgutil.iter_modules(__path__)]

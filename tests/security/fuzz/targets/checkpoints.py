@@ -18,9 +18,11 @@ from pilot.checkpoint import export, store
 from pilot.core.errors import CheckpointError
 from tests.security.fuzz.mutate import changed_bytes, changed_value
 from tests.security.fuzz.target import ACCEPTED, REFUSED, Target, Wrong, check_line
+from tests.security.special_files import SPECIAL, put
 from tests.unit.checkpoint.states import difference
 
 _PAGE = 16 * 1024
+KINDS = (*SPECIAL, "empty", "sparse")
 Datasets = dict[str, list[Any]]
 
 
@@ -75,57 +77,30 @@ def _empty_object(about: Any) -> Any:
     return about
 
 
+PUT: dict[str, tuple[Any, ...]] = {
+    "first/0": ("O", "|O8", "V0", "f3", "torch.nothing", "torch.load", "torch.quint8", "<U9", 5, "<f4,<f4"),
+    "first/1": ([2**62, 2**62], [-1], [-1, -1], [10**12], ["a"], "x", [1.5], [10**30], [0]),
+    "first/2": ([],),
+    "first/2/0": (["", 0, 10**9, ""], ["", -5, 2, "x"], ["", 2, 1, "x"], [], ["", 0, 0, ""]),
+    "first/2/0/0": ("/dev/zero", "../fifo", "fifo", "..", "", 5, "x\0y", "none.h5", "x" * 9000),
+    "first/2/0/3": (5, "", "0" * 32, None),
+    "about/tree": (
+        5, None, [], {}, {"a": 1, "b": 2}, {"dict": 5}, {"dict": [[1]]}, {"dict": [[[1], 2]]}, {"evil": "x"},
+        *({"dict": [["k", {kind: v}]]} for kind, v in {"tensor": "none", "float": "x", "set": [[1]], "Size": ["a"],
+          "bytes": [], "tuple": 4}.items()),
+        *({"dict": [["k", {"int": v}]]} for v in ("zz", 5)),
+    ),
+    **{f"about/{field}": (-1, "1", None, 10**30, True) for field in ("generation", "step", "part", "parts")},
+    "about/aliases": (5, {"a": 5}, {"\0": "x"}, []),
+    "about/datasets": (5, [], {"": []}, {"a": ["<f4", [1]]}, {}),
+    "about/extra": (1,),
+    "about/format": (2, "1", None),
+}  # fmt: skip
 CRAFTED: list[Callable[[Any], Any]] = [
-    _put("first/2", []),
-    _twice,
-    _empty_object,
-    lambda _: [],
-    lambda _: "text",
-    *(
-        _put("first/0", v)
-        for v in ("O", "|O8", "V0", "f3", "torch.nothing", "torch.load", "torch.quint8", "<U9", 5, "<f4,<f4")
-    ),
-    *(_put("first/1", v) for v in ([2**62, 2**62], [-1], [-1, -1], [10**12], ["a"], "x", [1.5], [10**30], [0])),
-    *(_put("first/2/0", v) for v in (["", 0, 10**9, ""], ["", -5, 2, "x"], ["", 2, 1, "x"], [], ["", 0, 0, ""])),
-    *(_put("first/2/0/0", v) for v in ("/dev/zero", "../fifo", "fifo", "..", "", 5, "x\0y", "none.h5", "x" * 9000)),
-    *(_put("first/2/0/3", v) for v in (5, "", "0" * 32, None)),
-    *(_put("about/tree", v) for v in (5, None, [], {}, {"a": 1, "b": 2}, {"dict": 5}, {"dict": [[1]]}, {"evil": "x"})),
-    *(
-        _put("about/tree", {"dict": [["k", v]]})
-        for v in ({"tensor": "none"}, {"float": "x"}, {"int": "zz"}, {"int": 5})
-    ),
-    *(_put("about/tree", {"dict": [["k", v]]}) for v in ({"set": [[1]]}, {"Size": ["a"]}, {"bytes": []}, {"tuple": 4})),
-    _put("about/tree", {"dict": [[[1], 2]]}),
-    *(
-        _put(f"about/{field}", v)
-        for field in ("generation", "step", "part", "parts")
-        for v in (-1, "1", None, 10**30, True)
-    ),
-    *(_put("about/aliases", v) for v in (5, {"a": 5}, {"\0": "x"}, [])),
-    *(_put("about/datasets", v) for v in (5, [], {"": []}, {"a": ["<f4", [1]]}, {})),
-    *(_put("about/extra", v) for v in (1,)),
-    *(_put("about/format", v) for v in (2, "1", None)),
+    *(_put(keys, value) for keys, values in PUT.items() for value in values),
+    *(_twice, _empty_object, lambda _: [], lambda _: "text"),
 ]
 """Structures that an attacker would write, each with a valid checksum."""
-
-
-def _special(path: Path, kind: int) -> None:
-    match kind:
-        case 0:
-            os.mkfifo(path)
-        case 1:
-            path.mkdir()
-        case 2:
-            path.symlink_to(path)
-        case 3:
-            path.symlink_to("/dev/zero")
-        case 4:
-            path.symlink_to(path.with_name("fifo"))
-        case 5:
-            path.touch()
-        case _:
-            with path.open("wb") as file:
-                file.truncate(1 << 40)
 
 
 def make(rng: random.Random, number: int) -> tuple[str, Any]:
@@ -133,8 +108,8 @@ def make(rng: random.Random, number: int) -> tuple[str, Any]:
     kinds = len(CRAFTED)
     if number < 2 * kinds:
         return ("single", "index")[number // kinds], CRAFTED[number % kinds]
-    if number < 2 * kinds + 7:
-        return "special", number - 2 * kinds
+    if number < 2 * kinds + len(KINDS):
+        return "special", KINDS[number - 2 * kinds]
     if rng.random() < 0.6:
         return rng.choice(("single", "index")), lambda about: changed_value(rng, about)
     return "bytes", rng
@@ -172,13 +147,14 @@ def _filled(shape: Any, dtype: Any = float, *rest: Any, **more: Any) -> Any:
 
 def attempt(place: Place, value: tuple[str, Any]) -> str:
     """Load the newest twice, over different memory patterns; then access it in all other ways."""
-    _remove(place.newest)
     kind, what = value
-    if kind == "special":
-        _special(place.newest, what)
-    else:
-        source = place.index if kind == "index" else place.single
-        place.newest.write_bytes(changed_bytes(what, source) if kind == "bytes" else crafted(source, what))
+    source = place.index if kind == "index" else place.single
+    match kind:
+        case "bytes":
+            what = changed_bytes(what, source)
+        case "single" | "index":
+            what = crafted(source, what)
+    put(place.newest, what)
     loads = [_load(place, filling) for filling in (0xA5, 0x5A)]
     if difference(loads[0].state, loads[1].state) is not None:
         raise Wrong("a load depends on what was in memory before")
@@ -200,11 +176,4 @@ def _load(place: Place, filling: int) -> store.Loaded:
     return loaded
 
 
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        path.rmdir()
-    else:
-        path.unlink(missing_ok=True)
-
-
-TARGET = Target("checkpoints", 500, 60, make, prepare, attempt)
+TARGET = Target("checkpoints", 500, 60, attempt, make, prepare)

@@ -17,59 +17,19 @@ import click
 
 from pilot.cli import main as cli_main
 from pilot.core.errors import UserError
-from tests.security.fuzz.cli import said_once
-from tests.security.fuzz.target import ACCEPTED, REFUSED, Target
+from tests.security.fuzz.target import ACCEPTED, REFUSED, Target, said_once
+from tests.security.special_files import put
 
 WORDS = [
-    *(
-        "",
-        " ",
-        "nan",
-        "inf",
-        "-inf",
-        "-1",
-        "0",
-        "1",
-        "1e20",
-        "1e-300",
-        "1e308",
-        "9" * 40,
-        "1,2",
-        "1,nan",
-        ",",
-        "x",
-        "é",
-    ),
-    *(
-        "x" * 5000,
-        "a\nb",
-        "..",
-        "../../x",
-        "\x1b[2J",
-        "\udcff",
-        "json:loads",
-        "nothing:f",
-        "json:nothing",
-        ":",
-        "a:b:c",
-    ),
-    *(
-        "nopython",
-        "~nobody/x.py",
-        "~/x",
-        "/",
-        ".",
-        "/dev/zero",
-        "/dev/null",
-        "/dev/full",
-        "/proc/self/mem",
-        "/nothing/x",
-    ),
-]
+    "", " ", "nan", "inf", "-inf", "-1", "0", "1", "1e20", "1e-300", "1e308", "9" * 40, "1,2", "1,nan", ",", "x", "é",
+    "x" * 5000, "a\nb", "..", "../../x", "\x1b[2J", "\udcff", "json:loads", "nothing:f", "json:nothing", ":", "a:b:c",
+    "nopython", "~nobody/x.py", "~/x", "/", ".", "/dev/zero", "/dev/null", "/dev/full", "/proc/self/mem",
+    "/nothing/x",
+]  # fmt: skip
 FILES = [
-    *("@fifo", "@folder", "@loop", "@loop/x", "@secret", "@locked", "@locked/x", "@empty", "@garbage", "@file/x"),
-    *("@damaged.h5", "@damaged", "@oddlock", "@fifolock", "@folderlock", "@x.py", "@fifo.py", "@big"),
-]
+    "@fifo", "@folder", "@loop", "@loop/x", "@secret", "@locked", "@locked/x", "@empty", "@garbage", "@file/x",
+    "@damaged.h5", "@damaged", "@oddlock", "@fifolock", "@folderlock", "@x.py", "@fifo.py", "@big",
+]  # fmt: skip
 VALUES = WORDS + FILES
 
 BASE: dict[str, dict[str, str]] = {
@@ -78,15 +38,12 @@ BASE: dict[str, dict[str, str]] = {
     "submit": {"--run-dir": "@run", "script": "@file"},
     "ls": {"--run-dir": "@run"},
     "status": {"--run-dir": "@run"},
-    "logs": {"--run-dir": "@run", "trainer": "t"},
-    "wait": {"--run-dir": "@run", "trainers": "t"},
-    "cancel": {"--run-dir": "@run", "trainer": "t"},
-    "resume": {"--run-dir": "@run", "trainer": "t"},
-    "hold": {"--run-dir": "@run", "trainer": "t"},
-    "release": {"--run-dir": "@run", "trainer": "t"},
-    "rm": {"--run-dir": "@run", "trainers": "t"},
+    **{
+        command: {"--run-dir": "@run", "trainer": "t"}
+        for command in ("logs", "cancel", "resume", "hold", "release", "explain")
+    },
+    **{command: {"--run-dir": "@run", "trainers": "t"} for command in ("wait", "rm")},
     "scale": {"--run-dir": "@run", "pilots": "2"},
-    "explain": {"--run-dir": "@run", "trainer": "t"},
     "demo": {"--output": "@new"},
     "agent": {"--connection": "@run/connection.json"},
     "sites": {},
@@ -106,13 +63,11 @@ BASE: dict[str, dict[str, str]] = {
         "--metric": "m:max",
         "script": "@file",
     },
-    "study status": {"--run-dir": "@run", "study": "s"},
-    "study trials": {"--run-dir": "@run", "study": "s"},
-    "study best": {"--run-dir": "@run", "study": "s"},
-    "study stop": {"--run-dir": "@run", "study": "s"},
-    "study resume": {"--run-dir": "@run", "study": "s"},
+    **{
+        f"study {command}": {"--run-dir": "@run", "study": "s"}
+        for command in ("status", "trials", "best", "stop", "resume", "export")
+    },
     "study add": {"--run-dir": "@run", "study": "s", "--trials": "3"},
-    "study export": {"--run-dir": "@run", "study": "s"},
     "study report": {"--run-dir": "@run", "study": "s", "--output": "@new"},
     "trace stats": {"events": "@events"},
     "trace synth": {"--published": "summit", "--hours": "1", "--nodes": "50", "output": "@out.csv"},
@@ -209,19 +164,15 @@ def prepare(folder: Path) -> Path:
 
 
 def _files(place: Path) -> None:
-    from tests.security.fuzz.targets import curves, traces
+    from tests.security.fuzz.targets import traces
 
-    os.mkfifo(place / "fifo")
-    os.mkfifo(place / "fifo.py")
-    (place / "folder").mkdir()
-    (place / "loop").symlink_to(place / "loop")
+    for name, kind in {"fifo": "fifo", "fifo.py": "fifo", "folder": "folder", "loop": "loop", "big": "sparse"}.items():
+        put(place / name, kind)
     contents = {"secret": "x", "empty": "", "garbage": "\0\x1b[2J" * 999, "file": "print(1)\n", "x.py": "x = 1\n"}
     contents |= {"events": traces.EVENTS, "sacct": traces.SACCT, "pbs": traces.PBS, "swf": traces.SWF}
-    contents |= {"trainers": traces.TRAINERS, "curves": traces.CURVES.decode(), "curve": curves.FILE}
+    contents |= {"trainers": traces.TRAINERS, "curves": traces.CURVES.decode(), "curve": traces.CURVE}
     for name, content in contents.items():
         (place / name).write_text(content)
-    with (place / "big").open("wb") as file:
-        file.truncate(1 << 40)
     (place / "locked").mkdir(mode=0)
     (place / "secret").chmod(0)
 
@@ -244,13 +195,14 @@ def _run_directories(place: Path) -> None:
     where = connection.Connection("tcp://127.0.0.1:9", "a" * 64, "t" * 43, "e" * 43, "local-1a2b3c", "0.1.0")
     with suppress(UserError):
         connection.write(place / "run" / "connection.json", where)
-    (place / "oddlock" / "coordinator.lock").write_bytes(b"\xff\0nobody\n")
-    (place / "oddlock" / "connection.json").mkdir()
-    os.mkfifo(place / "fifolock" / "coordinator.lock")
-    os.mkfifo(place / "fifolock" / "connection.json")
-    os.mkfifo(place / "fifolock" / "coordinator.log")
-    (place / "folderlock" / "coordinator.lock").mkdir()
-    (place / "folderlock" / "connection.json").symlink_to("/dev/zero")
+    contents: dict[str, dict[str, str | bytes]] = {
+        "oddlock": {"coordinator.lock": b"\xff\0nobody\n", "connection.json": "folder"},
+        "fifolock": dict.fromkeys(("coordinator.lock", "connection.json", "coordinator.log"), "fifo"),
+        "folderlock": {"coordinator.lock": "folder", "connection.json": "device"},
+    }
+    for name, files in contents.items():
+        for file, what in files.items():
+            put(place / name / file, what)
 
 
 def _tidy(place: Path) -> None:
@@ -264,7 +216,7 @@ def _tidy(place: Path) -> None:
 
 def _stand_ins() -> None:
     from pilot.agent import runner, workdir
-    from pilot.cli import doctor_pilots, up
+    from pilot.cli import doctor, up
     from pilot.cli.demo import play
     from pilot.protocol import pool_client
     from pilot.research.sim import sweep
@@ -280,7 +232,7 @@ def _stand_ins() -> None:
     up.start = _start
     play._play = would
     runner.run = lambda *_: 0
-    doctor_pilots.try_pilots = lambda *_: iter(())
+    doctor.try_pilots = lambda *_: iter(())
     workdir.sweep = lambda: None
     checks = importlib.import_module("pilot.doctor.checks").CHECKS
     for slow in ("MPI", "solvers"):
@@ -333,4 +285,4 @@ def obey_modes() -> None:
         assert libc.capset(header, sets) == 0
 
 
-TARGET = Target("command lines", 1500, 75, make, prepare, attempt, limit_s=30.0)
+TARGET = Target("command lines", 1500, 75, attempt, make, prepare, limit_s=30.0)

@@ -12,11 +12,6 @@ from tests.security.fuzz.mutate import changed_json
 from tests.security.fuzz.target import ACCEPTED, Target, check_line
 
 
-def make(rng: random.Random, _number: int) -> random.Random:
-    """The mutation of the file; its bytes are known only in the child."""
-    return rng
-
-
 def prepare(folder: Path) -> tuple[Path, bytes]:
     """A valid connection file of a coordinator that is not running."""
     path = folder / "connection.json"
@@ -37,4 +32,4 @@ def attempt(place: tuple[Path, bytes], rng: random.Random) -> str:
     return ACCEPTED
 
 
-TARGET = Target("connection files", 300, 60, make, prepare, attempt)
+TARGET = Target("connection files", 300, 60, attempt, prepare=prepare)

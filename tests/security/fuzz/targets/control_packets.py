@@ -48,11 +48,6 @@ def make(rng: random.Random, _number: int) -> bytes:
     return b"".join(size.to_bytes(4, "big") + frame for size, frame in zip(sizes, frames, strict=True))
 
 
-def prepare(folder: Path) -> Path:
-    """No preparation needed."""
-    return folder
-
-
 def attempt(_place: Path, data: bytes) -> str:
     """Each message goes through the code that merges a worker's processes into one voice; malformed ones are reported
     in one line.
@@ -64,7 +59,7 @@ async def _attempt(data: bytes) -> str:
     ours, theirs = socket.socketpair()
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
     unison, broken = LocalRanks(2), list[str]()
-    control = WorkerSocket(ours, lambda message: _said(unison, message), broken.append)
+    control = WorkerSocket(ours, lambda message: _combine(unison, message), broken.append)
     theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
     theirs.sendall(data)
     control.drain()
@@ -75,9 +70,9 @@ async def _attempt(data: bytes) -> str:
     return REFUSED if broken else ACCEPTED
 
 
-def _said(unison: LocalRanks, message: wire.FromAgent) -> None:
+def _combine(unison: LocalRanks, message: wire.FromAgent) -> None:
     for process in range(2):
-        unison.said(process, message)
+        unison.combine(process, message)
 
 
-TARGET = Target("packets on an agent's control socket", 1000, 100, make, prepare, attempt, limit_s=10.0)
+TARGET = Target("packets on an agent's control socket", 1000, 100, attempt, make, limit_s=10.0)

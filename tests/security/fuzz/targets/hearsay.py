@@ -7,7 +7,6 @@ import random
 import re
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -25,21 +24,14 @@ from pilot.service.agents.server import Peer
 from pilot.service.durability.live_driver import Clock, LiveDriver
 from pilot.service.service import Service
 from pilot.site.site import Site
+from tests.security.fuzz.mutate import texts
 from tests.security.fuzz.target import ACCEPTED, REFUSED, Target, Wrong
 
 OWN, OTHERS = TrainerId("own"), TrainerId("others")
 HERE, THERE = NodeId("host.here"), NodeId("host.there")
 TEXTS = [
-    "",
-    "a word",
-    "two\nlines",
-    "\x1b]0;owned\x07",
-    "\u2028forged",
-    "\u202ereversed",
-    "\x85",
-    "\ud800",
-    "x" * 20_000,
-]
+    "", "a word", "two\nlines", "\x1b]0;owned\x07", "\u2028forged", "\u202ereversed", "\x85", "\ud800", "x" * 20_000,
+]  # fmt: skip
 LAST_WORDS = re.compile(r"\n(last words|\(log: )")
 NUMBERS = [0, 1, 2, 77, 2**53]
 ODD = [2**53 + 1, 2**64 - 1, -1, None, [], {}]
@@ -63,7 +55,7 @@ LIKELY: dict[str, list[Any]] = {
     "pace": [[1, 1, 1.0, 1.0]],
     "resumed": [None, 0],
 }
-KINDS: list[type[wire.Message]] = [kind for kind in wire.FromAgent.__args__ if kind is not wire.Hello]
+KINDS: list[type[wire.Message]] = [kind for kind in wire.FROM_AGENT if kind is not wire.Hello]
 
 
 @dataclass
@@ -121,10 +113,6 @@ def _sendable(value: Any) -> Any:
     return value
 
 
-def prepare(_folder: Path) -> None:
-    """Nothing is needed."""
-
-
 def attempt(_place: None, frames: list[bytes]) -> str:
     """Only what the pilot runs has changed afterwards, and no text in the journal can forge a line."""
     return asyncio.run(_attempt(frames))
@@ -148,7 +136,7 @@ async def _attempt(frames: list[bytes]) -> str:
     if _state(driver) != before:
         raise Wrong(f"it changed what another pilot runs: {before} became {_state(driver)}")
     new = journal.kept[begun:]
-    for text in _strings(new):
+    for text in texts(new):
         if not all(line.isprintable() for line in text.split("\n")) or ("\n" in text and not LAST_WORDS.search(text)):
             raise Wrong(f"this can forge a line: {text[:200]!r}")
     return ACCEPTED if new else REFUSED
@@ -176,20 +164,9 @@ def _begin(driver: LiveDriver) -> None:
 def _state(driver: LiveDriver) -> str:
     """All that is known of the other pilot's trainer."""
     core, pending = driver.core, driver.pending
-    waits = (pending.starting, pending.stopping, pending.forming, pending.pausing, pending.looking, pending.writing)
+    waits = (pending.starting, pending.stopping, pending.forming, pending.pausing, pending.examining, pending.writing)
     held = [key for waiting in waits for key in waiting if key[0] == OTHERS]
     return repr((core.trainers[OTHERS], driver.monitor.trainers[OTHERS], held))
 
 
-def _strings(value: Any) -> list[str]:
-    match value:
-        case str():
-            return [value]
-        case dict():
-            return [text for pair in value.items() for part in pair for text in _strings(part)]
-        case list() | tuple():
-            return [text for part in value for text in _strings(part)]
-    return []
-
-
-TARGET = Target("what a pilot says of trainers", 2000, 120, make, prepare, attempt)
+TARGET = Target("what a pilot says of trainers", 2000, 120, attempt, make)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 from pilot import __version__
@@ -18,15 +17,13 @@ from pilot.core.errors import JournalError
 from pilot.core.events import TrainerRemoved, TrainerSubmitted
 from pilot.core.ids import TrainerId
 from pilot.rundir import segments
-from pilot.rundir.entries import Decision
 from pilot.rundir.journal import FORMAT, Header, read
-from pilot.service.durability.journal_writer import JournalWriter
-from pilot.service.durability.restore import Books, Restored, restore, taken
+from pilot.service.durability.restore import Restored, restore
 from tests.property.test_core import ACTIONS, USERS, play
 from tests.property.world import World
-from tests.security.fuzz.cli import said_once
 from tests.security.fuzz.mutate import changed_blocks
-from tests.security.fuzz.target import ACCEPTED, Target, Wrong, check_line
+from tests.security.fuzz.target import ACCEPTED, Target, Wrong, check_line, said_once
+from tests.security.fuzz.targets.journals import Place, written
 
 HEADER = Header(FORMAT, __version__, "local-1", 1.7e9, {}, {"name": "local"})
 ENTRIES = 400
@@ -35,45 +32,19 @@ _SPAN = re.compile(r"entr(?:y|ies) (\d+)(?: to (\d+))? of the journal (?:is|are)
 _TAIL = re.compile(r"what follows entry (\d+) of the journal is missing: ")
 
 
-@dataclass(frozen=True)
-class Place:
-    """A journal in segments, its files, its entries, and the state at its end."""
-
-    path: Path
-    files: dict[Path, bytes]
-    entries: list[Decision]
-    state: bytes
-
-
-def make(rng: random.Random, _number: int) -> random.Random:
-    """The mutation of the files."""
-    return rng
-
-
 def fresh() -> Coordinator:
     """A core as it was when the journal began."""
     return Coordinator(World().config)
 
 
 def prepare(folder: Path) -> Place:
-    """A pool that lived for a while: trainers trained, failed and were removed, nodes came and went."""
+    """The journal of a pool in which trainers trained, failed and were removed, and nodes came and went."""
     rng, world = random.Random(1), World()
     while len(world.history) < ENTRIES:
         play([(rng.choice([*ACTIONS, "answer", "answer", "join", *USERS]), rng.randrange(1 << 16))], world)
-    path = folder / "run" / "journal.jsonl"
-    path.parent.mkdir()
-    writer, core, entries = JournalWriter.create(path, HEADER), fresh(), []
-    books = Books.beside(core)
-    for seq, (now_s, event, _) in enumerate(world.history, 1):
-        commands = core.handle(now_s, event)
-        books.note(now_s, event, commands)
-        writer.decided(now_s, event, commands)
-        entries.append(Decision(seq, now_s, event, tuple(commands)))
-        if seq % SEGMENT == 0:
-            writer.end_segment(now_s, *taken(core, books, seq))
-    writer.close()
-    files = [path, *sorted(segments.folder(path).iterdir())]
-    return Place(path, {file: file.read_bytes() for file in files}, entries, segments.state_bytes(core))
+    (folder / "run").mkdir()
+    events = ((now_s, event) for now_s, event, _ in world.history)
+    return written(folder / "run" / "journal.jsonl", HEADER, fresh(), events, range(0, 10 * ENTRIES, SEGMENT))
 
 
 def attempt(place: Place, rng: random.Random) -> str:
@@ -137,4 +108,4 @@ def _told(missing: list[str]) -> set[int]:
     return told | {seq for last in tails for seq in range(last + 1, 2 * ENTRIES)}
 
 
-TARGET = Target("journal_blocks", 1000, 20, make, prepare, attempt)
+TARGET = Target("journal_blocks", 1000, 20, attempt, prepare=prepare)

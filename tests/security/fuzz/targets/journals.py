@@ -6,6 +6,7 @@ import gzip
 import json
 import random
 import sys
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from pilot import __version__
 from pilot.cli.main import run
 from pilot.core.coordinator import Coordinator
 from pilot.core.errors import JournalError
-from pilot.core.events import PoolChanged, TrainerSubmitted
+from pilot.core.events import Event, PoolChanged, TrainerSubmitted
 from pilot.core.ids import NodeId, TrainerId
 from pilot.core.trainer.spec import TrainerSpec
 from pilot.rundir import segments
@@ -23,25 +24,20 @@ from pilot.service.durability.journal_writer import JournalWriter
 from pilot.service.durability.restore import Books, restore, taken
 from pilot.service.settings import core_of
 from tests.resealed import line_of
-from tests.security.fuzz.cli import said_once
 from tests.security.fuzz.mutate import changed_bytes, changed_value
-from tests.security.fuzz.target import ACCEPTED, REFUSED, Target, Wrong, check_line
+from tests.security.fuzz.target import ACCEPTED, REFUSED, Target, Wrong, check_line, said_once
 
 EVIL = "evil_module"
 
 
 @dataclass(frozen=True)
 class Place:
-    """The journal's path, the lines of its last segment, and its other files."""
+    """A journal in segments: its path, its files as they were written, its entries, and the core's state at its end."""
 
     path: Path
-    lines: list[bytes]
-    others: dict[Path, bytes]
-
-
-def make(rng: random.Random, _number: int) -> random.Random:
-    """The mutation of the journal."""
-    return rng
+    files: dict[Path, bytes]
+    entries: list[Decision]
+    state: bytes
 
 
 SETTINGS = {"planner": "dp", "objective": "throughput"}
@@ -71,33 +67,40 @@ def lines(objective: str = "throughput") -> list[bytes]:
     return written
 
 
-def write(path: Path) -> bytes:
-    """The same in three segments, as a coordinator writes it; and the core's state at its end."""
-    writer, made, books = JournalWriter.create(path, header(SETTINGS)), core(), Books()
-    for seq, event in enumerate(EVENTS, 1):
-        commands = made.handle(float(seq), event)
-        books.note(float(seq), event, commands)
-        writer.decided(float(seq), event, commands)
-        if seq in (1, 3):
-            writer.end_segment(float(seq), *taken(made, books, seq))
+def written(
+    path: Path, header: Header, made: Coordinator, events: Iterable[tuple[float, Event]], ends: Container[int]
+) -> Place:
+    """The journal of these events, as a coordinator writes it, with segments that end after the entries ``ends``."""
+    writer, books, entries = JournalWriter.create(path, header), Books.beside(made), []
+    for seq, (now_s, event) in enumerate(events, 1):
+        commands = made.handle(now_s, event)
+        books.note(now_s, event, commands)
+        writer.decided(now_s, event, commands)
+        entries.append(Decision(seq, now_s, event, tuple(commands)))
+        if seq in ends:
+            writer.end_segment(now_s, *taken(made, books, seq))
     writer.close()
-    return segments.state_bytes(made)
+    files = [path, *sorted(segments.folder(path).iterdir())]
+    return Place(path, {file: file.read_bytes() for file in files}, entries, segments.state_bytes(made))
+
+
+def in_segments(folder: Path) -> Place:
+    """The journal of ``lines``, in three segments."""
+    events = ((float(seq), event) for seq, event in enumerate(EVENTS, 1))
+    return written(folder / "journal.jsonl", header(SETTINGS), core(), events, (1, 3))
 
 
 def prepare(folder: Path) -> Place:
     """The journal, and a module that reports when it is imported."""
     (folder / f"{EVIL}.py").write_text("def f(*_):\n    return 1.0\n")
-    path = folder / "journal.jsonl"
-    write(path)
-    others = {other: other.read_bytes() for other in sorted(segments.folder(path).glob("*.gz"))}
-    return Place(path, path.read_bytes().splitlines(keepends=True), others)
+    return in_segments(folder)
 
 
 def attempt(place: Place, rng: random.Random) -> str:
     """Exit status 0: the same commands, 1: different ones, 2: refused; one line each."""
-    changed = list(place.lines)
+    changed = place.files[place.path].splitlines(keepends=True)
     at = rng.randrange(len(changed))
-    closed = dict(place.others)
+    closed = {path: data for path, data in place.files.items() if path.suffix == ".gz"}
     match rng.randrange(5):
         case 0:
             data = b"".join(changed)
@@ -132,4 +135,4 @@ def _restart(path: Path) -> None:
         check_line(str(error))
 
 
-TARGET = Target("journals", 500, 60, make, prepare, attempt)
+TARGET = Target("journals", 500, 60, attempt, prepare=prepare)

@@ -34,22 +34,8 @@ NOTES: list[Any] = [
     None,
 ]
 LIKELY: list[Any] = [
-    -1,
-    0,
-    1,
-    3,
-    4095,
-    4096,
-    2**20,
-    2**31,
-    2**40,
-    2**62,
-    2**63 - 1,
-    "O",
-    "float16",
-    "int8",
-    "complex128",
-]
+    -1, 0, 1, 3, 4095, 4096, 2**20, 2**31, 2**40, 2**62, 2**63 - 1, "O", "float16", "int8", "complex128",
+]  # fmt: skip
 FDS = ["none", "arena", "arena", "arena", "short", "empty", "pipe", "socket", "folder", "zero", "read-only"]
 Packet = tuple[bytes, str]
 
@@ -134,4 +120,4 @@ def attempt(folder: Path, packets: list[Packet]) -> str:
     return ACCEPTED
 
 
-TARGET = Target("notes to a rank process", 4000, 400, make, prepare, attempt, limit_s=10.0)
+TARGET = Target("notes to a rank process", 4000, 400, attempt, make, prepare, limit_s=10.0)

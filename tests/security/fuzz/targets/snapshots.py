@@ -4,7 +4,6 @@ never believed."""
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -15,29 +14,7 @@ from pilot.rundir.journal import header_line, read
 from pilot.service.durability.restore import restore
 from tests.security.fuzz.mutate import changed_bytes, changed_value
 from tests.security.fuzz.target import ACCEPTED, REFUSED, Target, Wrong, check_line
-from tests.security.fuzz.targets import journals
-
-
-@dataclass(frozen=True)
-class Place:
-    """A journal in segments, its files as they were written, and the resulting state."""
-
-    path: Path
-    files: dict[Path, bytes]
-    state: bytes
-
-
-def make(rng: random.Random, _number: int) -> random.Random:
-    """The mutation of the files."""
-    return rng
-
-
-def prepare(folder: Path) -> Place:
-    """The files."""
-    path = folder / "journal.jsonl"
-    state = journals.write(path)
-    files = [path, *segments.folder(path).iterdir()]
-    return Place(path, {file: file.read_bytes() for file in files}, state)
+from tests.security.fuzz.targets.journals import Place, core, in_segments
 
 
 def attempt(place: Place, rng: random.Random) -> str:
@@ -57,7 +34,7 @@ def attempt(place: Place, rng: random.Random) -> str:
         case _:
             _signed_anew(place, snapshot, rng)
     try:
-        restored = restore(read(place.path), journals.core)
+        restored = restore(read(place.path), core)
     except JournalError as error:
         check_line(str(error))
         return REFUSED
@@ -85,4 +62,4 @@ def _signed_anew(place: Place, snapshot: Path, rng: random.Random) -> None:
     place.path.write_bytes(b"".join([header_line(header), *lines[1:]]))
 
 
-TARGET = Target("snapshots", 500, 60, make, prepare, attempt)
+TARGET = Target("snapshots", 500, 60, attempt, prepare=in_segments)

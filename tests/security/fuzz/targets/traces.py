@@ -1,9 +1,8 @@
-"""Traces and their sources, plain and compressed."""
+"""Traces and their sources, plain and compressed, and scaling curves."""
 
 from __future__ import annotations
 
 import gzip
-import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -15,8 +14,10 @@ from pilot.research.traces.sacct import import_sacct
 from pilot.research.traces.statistics import describe
 from pilot.research.traces.swf import import_swf
 from pilot.research.traces.workload import read_workload
+from pilot.submission.submission import read_curve
 from tests.security.fuzz.mutate import changed_bytes, changed_json, changed_lines
 from tests.security.fuzz.target import ACCEPTED, Target
+from tests.security.special_files import SPECIAL, put
 
 EVENTS = "# a comment\ntime_s,node,event\n0,n1,join\n0,n2,join\n30.5,n1,leave\n60,n3,join\n90,n2,leave\n"
 SACCT = "JobID|Start|End|NodeList\n" + "".join(
@@ -35,52 +36,17 @@ TRAINERS = (
     "a,0,1,4,20,10,1000,0,\nb,10,1,2,20,10,1000,0,2\n"
 )
 CURVES = b'[{"nodes": [1, 2, 4], "samples_per_s": [10.0, 19.0, 35.0], "objective_per_s": [1, 2, 3]}]'
+CURVE = "# measured\nnodes,samples_per_s\n1,1210.5\n2,2300\n4,4100 # not linear\n8 7000\n"
 CELLS = [
-    *(
-        "",
-        "-1",
-        "nan",
-        "inf",
-        "1e308",
-        "-1e308",
-        "1e-320",
-        "99999999999999999999",
-        "9" * 5000,
-        "x",
-        "\0",
-        '"',
-        '""',
-        "a,b",
-    ),
-    *(
-        "2026-13-40T99:00:00",
-        "0001-01-01T00:00:00",
-        "9999-12-31T23:59:59",
-        "2026-02-10",
-        "Unknown",
-        "+inf",
-        "0x10",
-        "1_0",
-    ),
-    *(
-        "\x1b[2J",
-        "é" * 100,
-        "join",
-        "leave",
-        "n1",
-        "None assigned",
-        "x" * 200_000,
-        "exec_host=",
-        "start=1e400",
-        "; MaxNodes: 0",
-    ),
-]
+    "", "-1", "nan", "inf", "1e308", "-1e308", "1e-320", "99999999999999999999", "9" * 5000, "x", "\0", '"', '""',
+    "a,b", "2026-13-40T99:00:00", "0001-01-01T00:00:00", "9999-12-31T23:59:59", "2026-02-10", "Unknown", "+inf",
+    "0x10", "1_0", "\x1b[2J", "é" * 100, "join", "leave", "n1", "None assigned", "x" * 200_000, "exec_host=",
+    "start=1e400", "1e400", "0", "1", "1,2,3", "; MaxNodes: 0",
+]  # fmt: skip
 HUGE_SWF = [
-    "; MaxNodes: 99999999999\n",
-    "; MaxNodes: 9" + "9" * 5000 + "\n",
-    "; MaxProcs: 0\n",
+    "; MaxNodes: 99999999999\n", "; MaxNodes: 9" + "9" * 5000 + "\n", "; MaxProcs: 0\n",
     "; MaxProcs: 1\n; MaxNodes: 1\n",
-]
+]  # fmt: skip
 Read = Callable[[Path], Any]
 
 
@@ -103,6 +69,7 @@ KINDS: list[tuple[str, Read]] = [
     (SWF, import_swf),
     (TRAINERS, _workload),
     (CURVES.decode(), _curves),
+    (CURVE, read_curve),
 ]
 
 
@@ -110,7 +77,7 @@ def make(rng: random.Random, number: int) -> tuple[Read, bytes | str]:
     """The file's content, or the kind of special file."""
     text, read = KINDS[number % len(KINDS)]
     if rng.random() < 0.04:
-        return read, rng.choice(("fifo", "folder", "loop", "zeros"))
+        return read, rng.choice(SPECIAL)
     data = _changed(rng, text)
     if rng.random() < 0.3:
         data = _compressed(rng, data, text.encode())
@@ -147,30 +114,11 @@ def _bomb(head: bytes, piece: bytes, count: int) -> bytes:
     return gzip.compress(head) + packed * count
 
 
-def prepare(folder: Path) -> Path:
-    """The file's path."""
-    return folder / "trace"
-
-
-def attempt(path: Path, value: tuple[Read, bytes | str]) -> str:
+def attempt(folder: Path, value: tuple[Read, bytes | str]) -> str:
     """Read it."""
     read, content = value
-    if path.is_dir():
-        path.rmdir()
-    path.unlink(missing_ok=True)
-    match content:
-        case "fifo":
-            os.mkfifo(path)
-        case "folder":
-            path.mkdir()
-        case "loop":
-            path.symlink_to(path)
-        case "zeros":
-            path.symlink_to("/dev/zero")
-        case bytes():
-            path.write_bytes(content)
-    read(path)
+    read(put(folder / "trace", content))
     return ACCEPTED
 
 
-TARGET = Target("traces", 600, 60, make, prepare, attempt, limit_s=30.0)
+TARGET = Target("traces", 900, 100, attempt, make, limit_s=30.0)

@@ -78,4 +78,4 @@ def _send(folder: Path, peer: socket.socket, packet: bytes, kind: str) -> None:
             socket.close(fd)
 
 
-TARGET = Target("packets on a worker's socket", 1000, 100, make, prepare, attempt, limit_s=10.0)
+TARGET = Target("packets on a worker's socket", 1000, 100, attempt, make, prepare, limit_s=10.0)

@@ -11,17 +11,10 @@ from pilot.core.curves.curve import Curve
 from pilot.core.curves.curve_model import ON_SUMMIT
 from pilot.core.curves.measured import Measured, RescaleCosts
 from pilot.core.curves.profile import MEASURE_S, REACH_S, Profile
-from pilot.core.curves.profiles import NEWS_MOST_S, Around, pins
-from pilot.core.events import (
-    GroupFormed,
-    PlanFailed,
-    ProfileDue,
-    Progress,
-    TrainerCancelled,
-    TrainerSubmitted,
-)
+from pilot.core.curves.profiles import USEFUL_MOST_S, Profiler
+from pilot.core.events import GroupFormed, PlanFailed, ProfileDue, Progress, TrainerCancelled, TrainerSubmitted
 from pilot.core.ids import NodeId, TrainerId
-from pilot.core.plan.objective import scaling_efficiency, throughput
+from pilot.core.plan.objective import Objective, scaling_efficiency, throughput
 from pilot.core.trainer.spec import Profiling, TrainerSpec
 from pilot.core.trainer.trainer import Trainer
 from tests.property.world import World
@@ -32,7 +25,7 @@ TRUTH = Curve.of([(1, 100.0), (4, 350.0), (8, 600.0), (64, 3000.0)])
 
 
 def submit(world: World, name: TrainerId, most: int = 16, profile: Profiling = Profiling.AUTO, least: int = 1) -> None:
-    world.send(TrainerSubmitted(TrainerSpec(name, least, most, profile=profile)))
+    world.submit(name, least, most, profile=profile)
     world.settle(PLAN)
 
 
@@ -55,8 +48,7 @@ def train(world: World, seconds: int = 8) -> None:
 
 def sizes(world: World, name: TrainerId) -> list[int]:
     """The sizes of its groups, in order."""
-    groups = [c for _, _, out in world.history for c in out if isinstance(c, FormGroup) and c.trainer == name]
-    return [len(group.members) for group in groups]
+    return [len(group.members) for group in world.given(FormGroup) if group.trainer == name]
 
 
 def pool(nodes: int, most: int = 10) -> World:
@@ -102,9 +94,9 @@ def test_inverse_measures_each_count_from_the_largest_down() -> None:
 
 def test_only_allowed_sizes_are_measured_and_left_to_a_lender() -> None:
     world = pool(8)
-    world.send(TrainerSubmitted(TrainerSpec(A, 1, 8, sizes=(2, 8))))
+    world.submit(A, 1, 8, sizes=(2, 8))
     world.settle(PLAN)
-    world.send(TrainerSubmitted(TrainerSpec(B, 1, 6, sizes=(1, 3, 6), profile=Profiling.INVERSE)))
+    world.submit(B, 1, 6, sizes=(1, 3, 6), profile=Profiling.INVERSE)
     world.settle(PLAN)
     assert [len(world.core.trainers[name].target) for name in (A, B)] == [2, 6]
     train(world, 12)
@@ -120,7 +112,6 @@ def test_a_profile_keeps_its_count_whatever_plans_are_made_meanwhile() -> None:
         world.settle(PLAN)
         assert len(world.core.trainers[A].target) == 7, "all but B's minimum"
     group = world.core.trainers[A].group
-    assert group is not None
     world.lose([group.members[0]])
     world.settle(PLAN)
     assert len(world.core.trainers[A].target) == 7, "another node takes the place of the lost one"
@@ -140,19 +131,22 @@ def test_it_borrows_of_who_was_left_alone_longest_and_gives_back() -> None:
     assert sum(len(world.core.trainers[name].target) for name in (A, B)) >= 8, "what it does not need is given back"
 
 
+def profiler(trainers: list[Trainer], objective: Objective = scaling_efficiency) -> Profiler:
+    return Profiler(0.0, 14, trainers, ON_SUMMIT, RescaleCosts(5), USEFUL_MOST_S, objective, {})
+
+
 def test_one_borrows_at_a_time() -> None:
     lenders = [trainer_of(name, 6, most=6, profile=Profiling.NEVER) for name in (A, B)]
     first, second = (trainer_of(name, 0, most=4) for name in (C, D))
-    around = Around(ON_SUMMIT, RescaleCosts(5), NEWS_MOST_S, scaling_efficiency, {})
-    assert pins(0.0, 14, [*lenders, first, second], around) == {A: 3, C: 4}
+    assert profiler([*lenders, first, second]).pins() == {A: 3, C: 4}
     assert (first.profile.lender, second.profile.wanted, second.profile.pin) == (A, True, None), "B could lend, too"
 
 
 def test_a_trainer_without_a_weight_counts_as_it_is() -> None:
     one = trainer_of(A, 2, most=4)
-    around = Around(ON_SUMMIT, RescaleCosts(5), NEWS_MOST_S, throughput, {})
-    assert around.value(one) == one.value(throughput)
-    assert around.value(one).at(2) > 0
+    value = profiler([one], throughput)._value(one)
+    assert value == one.value(throughput)
+    assert value.at(2) > 0
 
 
 def test_nobody_lends_below_its_minimum_and_who_cannot_have_enough_waits_its_turn() -> None:
@@ -179,7 +173,7 @@ def test_a_borrower_that_is_cancelled_gives_back() -> None:
 
 def test_without_plans_and_without_reports_a_profile_comes_to_an_end() -> None:
     world = pool(8)
-    world.send(TrainerSubmitted(TrainerSpec(A, 1, 8, profile=Profiling.AUTO)))
+    world.submit(A, 1, 8, profile=Profiling.AUTO)
     for _ in range(2):
         world.send(PlanFailed(world.core.plan_id, "the solver died"))
         world.pass_time(REACH_S + 1)
@@ -191,12 +185,12 @@ def test_without_plans_and_without_reports_a_profile_comes_to_an_end() -> None:
         world.pass_time(MEASURE_S + REACH_S)
     world.settle(PLAN)
     assert not world.core.trainers[B].profile.wanted
-    assert world.core.timers.due_s() == float("inf")
+    assert world.core.due_s() == float("inf")
 
 
 def test_a_count_has_as_long_as_the_documentation_says_and_is_given_up_no_sooner() -> None:
     world = pool(4)
-    world.send(TrainerSubmitted(TrainerSpec(A, 1, 4, profile=Profiling.AUTO)))
+    world.submit(A, 1, 4, profile=Profiling.AUTO)
     profile = world.core.trainers[A].profile
     assert (profile.pin, profile.by_s) == (4, world.now_s + 300.0)
     world.settle(PLAN)
@@ -219,7 +213,6 @@ def test_a_noisy_rate_counts_when_its_time_is_over() -> None:
     submit(world, A, most=4)
     for number in range(int(MEASURE_S)):
         group = world.core.trainers[A].group
-        assert group is not None
         rate = 100.0 + 400.0 * (number % 2)
         world.send(Progress(A, group.generation, number + 1, 0, 32, rate))
     assert world.core.trainers[A].profile.pin == 4
@@ -235,7 +228,6 @@ def test_a_rate_that_scatters_takes_more_reports_than_one_that_does_not() -> Non
         submit(world, A, most=4)
         while world.core.trainers[A].profile.pin == 4:
             group = world.core.trainers[A].group
-            assert group is not None
             step = world.steps[A] = world.steps.get(A, 0) + 1
             world.send(Progress(A, group.generation, step, 0, 32, 300.0 + scatter * (step % 2)))
         taken.append(world.steps[A])
@@ -258,17 +250,17 @@ def test_who_is_profiled(spec: TrainerSpec, wanted: bool) -> None:
     world = pool(0)
     world.send(TrainerSubmitted(spec))
     assert world.core.trainers[A].profile.wanted is wanted
-    assert not [c for _, _, out in world.history for c in out if isinstance(c, Solve)]
+    assert not world.given(Solve)
 
 
 def test_what_one_trainer_of_a_script_measured_is_known_of_the_next_one() -> None:
     world = pool(16)
-    world.send(TrainerSubmitted(TrainerSpec(A, 1, 16, profile=Profiling.AUTO, script="train.py")))
+    world.submit(A, 1, 16, profile=Profiling.AUTO, script="train.py")
     world.settle(PLAN)
     train(world, 12)
     others = {B: {"script": "train.py"}, C: {"script": "train.py", "reprofile": True}, D: {"script": "other.py"}}
     for name, more in others.items():
-        world.send(TrainerSubmitted(TrainerSpec(name, profile=Profiling.AUTO, **more)))
+        world.submit(name, profile=Profiling.AUTO, **more)
     known = {name: world.core.trainers[name] for name in others}
     assert [trainer.profile.wanted for trainer in known.values()] == [False, True, True]
     assert [trainer.spec.curve_from for trainer in known.values()] == ["trainer a", "", ""]

@@ -31,7 +31,7 @@ def submit(world: World, count: int, every_s: float = 0.5) -> None:
     first = len(world.core.trainers)
     for number in range(first, first + count):
         until_s = world.now_s + every_s
-        world.send(TrainerSubmitted(TrainerSpec(TrainerId(f"t{number}"), max_nodes=64, curve=FLATTENS)))
+        world.submit(TrainerId(f"t{number}"), max_nodes=64, curve=FLATTENS)
         world.settle(dp.plan)
         world.now_s = until_s
         world.pass_time(0.0)
@@ -44,7 +44,7 @@ def wait(world: World) -> None:
 
 
 def given(world: World, kind: type[Command]) -> int:
-    return sum(isinstance(command, kind) for _, _, commands in world.history for command in commands)
+    return len(world.given(kind))
 
 
 def test_ten_submissions_one_after_the_other_make_one_plan() -> None:
@@ -75,23 +75,23 @@ def test_what_a_plan_is_being_made_for_is_not_taken_from_it() -> None:
     world = pool(8)
     submit(world, 1)
     world.pass_time(BATCHES_LONGEST * ARRIVALS_S)
-    world.send(TrainerSubmitted(TrainerSpec(TrainerId("late"), max_nodes=64, curve=FLATTENS)))
+    world.submit(TrainerId("late"), max_nodes=64, curve=FLATTENS)
     late = world.core.trainers[TrainerId("late")]
-    assert world.core.planning
+    assert world.core.solving
     assert not late.target
     world.settle(dp.plan)
-    assert not world.core.planning
+    assert not world.core.solving
     world.join(1)
     [solve] = [c for c in world.history[-1][2] if isinstance(c, Solve)]
     assert [c.trainer for c in solve.problem.candidates] == ["t0", "late"]
     world.send(PlanFailed(solve.plan_id, "no solver"))
-    assert not world.core.planning
+    assert not world.core.solving
 
 
 def test_a_cadence_keeps_its_own_rule_for_what_is_free() -> None:
     world = World(CoordinatorConfig(arrivals_s=ARRIVALS_S, decide_every_s=600.0))
     world.join(4)
-    world.send(TrainerSubmitted(TrainerSpec(TrainerId("t"), max_nodes=64, curve=FLATTENS)))
+    world.submit(TrainerId("t"), max_nodes=64, curve=FLATTENS)
     assert given(world, StartWorker) == 0
 
 

@@ -8,11 +8,9 @@ from pilot import planners
 from pilot.core.commands import Solve
 from pilot.core.config import CoordinatorConfig
 from pilot.core.curves.curve import Curve
-from pilot.core.events import TrainerSubmitted
 from pilot.core.ids import TrainerId
-from pilot.core.plan.between import next_due_s, question
+from pilot.core.plan.between import interim, next_due_s
 from pilot.core.plan.problem import Candidate, Problem
-from pilot.core.trainer.spec import TrainerSpec
 from tests.property.world import World
 
 
@@ -23,7 +21,7 @@ def candidate(name: str, now: int, low: int, high: int, sizes: tuple[int, ...] =
 def test_who_waits_gets_as_much_as_it_can_use_and_nobody_else_changes() -> None:
     waiting = (candidate("parked", 1, 2, 3), candidate("sized", 0, 1, 8, (1, 2, 4, 8)), candidate("late", 0, 4, 9))
     problem = Problem(12, 120.0, (candidate("runs", 3, 1, 9), *waiting))
-    asked = question(problem)
+    asked = interim(problem)
     assert asked is not None
     for name in planners.NAMES:
         assert planners.make(name)(asked).as_dict() == {"runs": 3, "parked": 3, "sized": 4, "late": 0}
@@ -32,13 +30,13 @@ def test_who_waits_gets_as_much_as_it_can_use_and_nobody_else_changes() -> None:
 def test_pins_hold_in_between_and_the_last_submitted_gives_what_they_need() -> None:
     pinned = Candidate(TrainerId("pinned"), 1, 1, 8, Curve.proportional(), 20.0, 10.0, pin=3)
     problem = Problem(6, 120.0, (pinned, candidate("a", 2, 1, 9), candidate("b", 3, 1, 9)))
-    asked = question(problem)
+    asked = interim(problem)
     assert asked is not None
     assert planners.make("dp")(asked).as_dict() == {"pinned": 3, "a": 2, "b": 1}
 
 
 def test_nothing_is_asked_where_nobody_can_have_more() -> None:
-    assert question(Problem(4, 120.0, (candidate("runs", 3, 1, 9), candidate("parked", 1, 2, 3)))) is None
+    assert interim(Problem(4, 120.0, (candidate("runs", 3, 1, 9), candidate("parked", 1, 2, 3)))) is None
 
 
 def test_decisions_are_due_at_multiples() -> None:
@@ -50,7 +48,7 @@ def test_a_decision_that_changes_nothing_is_a_decision() -> None:
     """Until the next one is due, what becomes free goes to who waits, and to nobody else."""
     world = World(CoordinatorConfig(decide_every_s=600.0))
     world.join(2)
-    world.send(TrainerSubmitted(TrainerSpec(TrainerId("t"), max_nodes=4, curve=Curve.proportional(), fixed_curve=True)))
+    world.submit(TrainerId("t"), max_nodes=4, curve=Curve.proportional(), fixed_curve=True)
     world.settle()
     world.pass_time(601.0)
     world.settle()

@@ -33,79 +33,37 @@ def on(nodes: int, worth: int, now: int, rest: str) -> str:
     return f"On {counted(nodes)} it would be worth {worth:,} over the next 100 s instead of {now:,}, {rest}."
 
 
+def by(donor: TrainerId, loss: int) -> str:
+    return f"but no node is free, and {donor} would lose {loss} by giving one up"
+
+
+FEWER = on(1, 910, 1800, "and a node would be free")
+
+
 @pytest.mark.parametrize(
-    ("nodes", "others", "counts", "said"),
+    ("nodes", "others", "counts", "rest"),
     [
-        (
-            5,
-            (candidate(B, 3, low=2),),
-            {A: 2, B: 3},
-            [
-                on(1, 910, 1800, "and a node would be free"),
-                on(3, 2240, 1800, "but no node is free, and b would lose 930 by giving one up"),
-            ],
-        ),
-        (
-            6,
-            (candidate(B, 3),),
-            {A: 2, B: 3},
-            [
-                on(1, 910, 1800, "and a node would be free"),
-                on(3, 2240, 1800, "using a free node"),
-            ],
-        ),
-        (
-            5,
-            (candidate(B, 3, low=3),),
-            {A: 2, B: 3},
-            [
-                on(1, 910, 1800, "and a node would be free"),
-                on(3, 2240, 1800, "but no node is free and no trainer can give one up"),
-            ],
-        ),
-        (
-            7,
-            (candidate(B, 3, high=3), candidate(C, 2, low=1)),
-            {A: 2, B: 3, C: 2},  # the one that loses least gives it up: c has one node less to lose
-            [
-                on(1, 910, 1800, "and a node would be free"),
-                on(3, 2240, 1800, "but no node is free, and c would lose 890 by giving one up"),
-            ],
-        ),
-        (
-            6,
-            (candidate(B, 2), candidate(C, 2)),
-            {A: 2, B: 2, C: 2},  # the first of equals
-            [
-                on(1, 910, 1800, "and a node would be free"),
-                on(3, 2240, 1800, "but no node is free, and b would lose 890 by giving one up"),
-            ],
-        ),
-        (
-            2,
-            (candidate(B, 1),),
-            {A: 1, B: 1},
-            [
-                on(0, -90, 910, "and a node would be free"),
-                on(2, 1800, 910, "but no node is free, and b would lose 1,050 by giving one up"),
-            ],
-        ),
-        (
-            2,
-            (),
-            {A: 0},
-            [on(1, 910, -90, "using a free node")],
-        ),
+        (5, (candidate(B, 3, low=2),), {B: 3}, by(B, 930)),
+        (6, (candidate(B, 3),), {B: 3}, "using a free node"),
+        (5, (candidate(B, 3, low=3),), {B: 3}, "but no node is free and no trainer can give one up"),
+        # the one that loses least gives it up, here c, and the first of equals
+        (7, (candidate(B, 3, high=3), candidate(C, 2)), {B: 3, C: 2}, by(C, 890)),
+        (6, (candidate(B, 2), candidate(C, 2)), {B: 2, C: 2}, by(B, 890)),
     ],
 )
-def test_what_is_said_of_a_node_fewer_and_one_more(
-    nodes: int, others: tuple[Candidate, ...], counts: dict[TrainerId, int], said: list[str]
+def test_the_worth_of_a_node_fewer_and_one_more(
+    nodes: int, others: tuple[Candidate, ...], counts: dict[TrainerId, int], rest: str
 ) -> None:
-    problem = Problem(nodes, 100, (candidate(A, 2), *others))
-    assert sentences(problem, counts) == [
-        f"a had 2 nodes and got {counts[A]}: no other plan is worth more.",
-        *said,
-    ]
+    found = sentences(Problem(nodes, 100, (candidate(A, 2), *others)), {A: 2, **counts})
+    assert found == ["a had 2 nodes and got 2: no other plan is worth more.", FEWER, on(3, 2240, 1800, rest)]
+
+
+def test_a_trainer_that_lost_nodes_is_compared_with_what_it_got() -> None:
+    one = sentences(Problem(2, 100, (candidate(A, 2), candidate(B, 1))), {A: 1, B: 1})
+    rest = "but no node is free, and b would lose 1,050 by giving one up"
+    assert one[1:] == [on(0, -90, 910, "and a node would be free"), on(2, 1800, 910, rest)]
+    none = sentences(Problem(2, 100, (candidate(A, 2),)), {A: 0})
+    assert none == ["a had 2 nodes and got 0: no other plan is worth more.", on(1, 910, -90, "using a free node")]
 
 
 def test_where_nobody_could_give_a_node_nobody_loses() -> None:
@@ -143,3 +101,26 @@ def test_rates_are_told_as_measured_estimated_or_given() -> None:
 
 def test_numbers_of_four_digits_are_grouped() -> None:
     assert sentences(Problem(1, 100, (candidate(A, 0),)), {A: 0})[-1].startswith("On 1 node it would be worth 1,000 ")
+
+
+def test_a_decision_is_explained_by_the_next_sizes() -> None:
+    candidate = Candidate(A, 2, 1, 8, Curve.proportional(), 1.0, 1.0, sizes=(1, 2, 4, 8))
+    problem = Problem(8, 60.0, (candidate,))
+    for nodes, told in ((4, [2, 4, 8]), (8, [4, 8, 9]), (0, [0, 1])):
+        explained = explain(problem, Plan(PlanStatus.OPTIMAL, ((A, nodes),), 0.0), A)
+        assert explained is not None and [term.nodes for term in explained.terms] == told
+
+
+def test_explain_says_nothing_of_a_trainer_that_was_not_asked_about() -> None:
+    problem = Problem(5, 100, (candidate(A, 2),))
+    assert explain(problem, Plan(PlanStatus.OPTIMAL, ((A, 2),), 0.0), B) is None
+
+
+def test_explain_goes_by_what_holds_the_plan_or_what_was_kept() -> None:
+    problem = Problem(5, 100, (candidate(A, 2), candidate(B, 3)))
+    counts = ((A, 4), (B, 1))
+    changed = explain(problem, Plan(PlanStatus.OPTIMAL, counts, 0.0), A)
+    kept = explain(problem, Plan(PlanStatus.KEPT, counts, 0.0), A)
+    assert changed is not None and kept is not None
+    assert (changed.had_nodes, changed.nodes) == (2, 4)
+    assert (kept.had_nodes, kept.nodes) == (2, 2)

@@ -9,8 +9,7 @@ from pilot.core.config import CoordinatorConfig
 from pilot.core.curves.curve import Curve
 from pilot.core.errors import UserError
 from pilot.core.ids import TrainerId, natural_key
-from pilot.core.plan.explain import explain
-from pilot.core.plan.problem import Candidate, Plan, PlanStatus, Problem
+from pilot.core.plan.problem import Candidate, Problem
 from pilot.core.trainer.spec import BUDGET_MAX_H, COST_MAX_S, NODES_MAX, PRIORITY_MAX, TIME_MAX_S, TrainerSpec
 from pilot.service.settings import Settings
 from pilot.site.site import Site
@@ -56,11 +55,6 @@ def test_a_start_from_nothing_is_free_and_parked_nodes_make_no_progress() -> Non
     assert parked.gain(2, 100) == 100 * 18
 
 
-def test_a_plan_of_which_no_times_are_known_took_none() -> None:
-    plan = Plan(PlanStatus.OPTIMAL, (), 0.0)
-    assert (plan.build_s, plan.solve_s, plan.gap) == (0.0, 0.0, 0.0)
-
-
 def test_feasible_means_sizes_and_capacity() -> None:
     problem = Problem(5, 100, (candidate(A, 0, low=2), candidate(B, 0)))
     assert problem.feasible({A: 2, B: 3})
@@ -73,22 +67,6 @@ def test_who_is_missing_in_the_counts_gets_nothing() -> None:
     problem = Problem(5, 100, (candidate(A, 0), candidate(B, 0, low=2)))
     assert problem.feasible({A: 5}) and problem.feasible({})
     assert (problem.objective({A: 1}), problem.objective({B: 2})) == (1000, 1800)
-
-
-def test_explain_gives_the_terms_around_the_plan_and_the_cheapest_donor() -> None:
-    problem = Problem(5, 100, (candidate(A, 2), candidate(B, 3)))
-    told = explain(problem, Plan(PlanStatus.OPTIMAL, ((A, 2), (B, 3)), 0.0), A)
-    assert told is not None
-    assert [t.nodes for t in told.terms] == [1, 2, 3]
-    assert [t.gain for t in told.terms] == [100 * 10 - 18 * 5, 1800, 100 * 26 - 18 * 20]
-    assert (told.donor, told.free_nodes) == (B, 0)
-    assert told.donor_loss == 2600 - (1800 - 26 * 5)
-    assert any("no node is free" in line for line in told.sentences())
-
-
-def test_explain_says_nothing_of_a_trainer_that_was_not_asked_about() -> None:
-    problem = Problem(5, 100, (candidate(A, 2),))
-    assert explain(problem, Plan(PlanStatus.OPTIMAL, ((A, 2),), 0.0), B) is None
 
 
 def test_natural_order() -> None:
@@ -124,14 +102,6 @@ def test_a_bad_spec_is_refused(wrong: dict[str, float], complaint: str) -> None:
         TrainerSpec(A, **wrong)
 
 
-def test_a_trainer_of_which_nothing_is_said() -> None:
-    spec = TrainerSpec(A)
-    assert (spec.min_nodes, spec.max_nodes, spec.curve, spec.fixed_curve) == (1, 64, None, False)
-    assert (spec.rescale_up_s, spec.rescale_down_s, spec.priority, spec.objective_curve) == (20.0, 10.0, 1.0, None)
-    assert (spec.uid, spec.starts_after, spec.assumed_costs, spec.budget_node_hours) == ("", 0, False, None)
-    assert (spec.warm_up_s, spec.after_loop_s, spec.patience_s) == (900.0, 600.0, 300.0)
-
-
 @pytest.mark.parametrize("per_s", [(0.0, 1e-12), (0.0, 1.0, 1e18)])
 def test_one_value_that_is_no_rate_is_enough(per_s: tuple[float, ...]) -> None:
     with pytest.raises(UserError, match="a rate must be 0 or between"):
@@ -155,21 +125,8 @@ def test_what_a_live_pool_decides_by_is_what_the_core_takes_by_itself() -> None:
     live, alone = Settings().config(), CoordinatorConfig()
     assert (live.t_fwd_s, live.max_parallel_trainers) == (alone.t_fwd_s, alone.max_parallel_trainers)
     assert (live.objective, live.node_order, live.timed) == (alone.objective, alone.node_order, alone.timed)
-    site = Site.model_fields
-    assert (site["grace_s"].default, site["checkpoint_interval_s"].default) == (
-        alone.grace_s,
-        alone.checkpoint_interval_s,
-    )
-
-
-def test_explain_goes_by_what_holds_the_plan_or_what_was_kept() -> None:
-    problem = Problem(5, 100, (candidate(A, 2), candidate(B, 3)))
-    counts = ((A, 4), (B, 1))
-    changed = explain(problem, Plan(PlanStatus.OPTIMAL, counts, 0.0), A)
-    kept = explain(problem, Plan(PlanStatus.KEPT, counts, 0.0), A)
-    assert changed is not None and kept is not None
-    assert (changed.had_nodes, changed.nodes) == (2, 4)
-    assert (kept.had_nodes, kept.nodes) == (2, 2)
+    site = Site(name="s", scheduler="local")
+    assert (site.grace_s, site.checkpoint_interval_s) == (alone.grace_s, alone.checkpoint_interval_s)
 
 
 def test_nodes_that_leave_count_for_the_time_until_then_and_for_one_more_rescale() -> None:
@@ -210,3 +167,18 @@ def test_a_configuration_by_which_nothing_could_be_decided_is_refused(wrong: dic
     [name] = wrong
     with pytest.raises(UserError, match=name):
         CoordinatorConfig(**wrong)  # type: ignore[arg-type]  # one of the keywords, whichever its type
+
+
+def test_sizes_are_their_own_bounds() -> None:
+    spec = TrainerSpec(A, 1, 64, sizes=(2, 4, 8))
+    assert (spec.min_nodes, spec.max_nodes) == (2, 8)
+    assert [spec.fitting(n) for n in (1, 2, 3, 7, 9)] == [1, 2, 2, 4, 8]
+    assert TrainerSpec(A, 2, 8).fitting(7) == 7
+
+
+@pytest.mark.parametrize(
+    ("sizes", "why"), [((2, 1), "must be increasing"), ((1, 1), "must be increasing"), ((1, 9), "size 9 is not")]
+)
+def test_what_is_no_list_of_sizes_is_refused(sizes: tuple[int, ...], why: str) -> None:
+    with pytest.raises(UserError, match=f"trainer a: .*{why}"):
+        TrainerSpec(A, 1, 8, sizes=sizes)

@@ -6,10 +6,9 @@ import pytest
 
 from pilot.core.config import CoordinatorConfig
 from pilot.core.curves.curve import Curve
-from pilot.core.events import DrainRequested, PoolChanged, TrainerSubmitted
+from pilot.core.events import DrainRequested, PoolChanged
 from pilot.core.ids import TrainerId
 from pilot.core.pool.losses import MEMORY_S, NO_LOSS, Losses, LossRate
-from pilot.core.trainer.spec import TrainerSpec
 from tests.property.world import World
 
 
@@ -45,14 +44,14 @@ def test_only_what_trainers_lose_counts_and_only_once_and_only_timed_problems_ha
     for timed in (True, False):
         world = World(CoordinatorConfig(timed=timed))
         world.join(6)
-        world.send(TrainerSubmitted(TrainerSpec(TrainerId("t"), 1, 4, curve=Curve.proportional())))
+        world.submit(TrainerId("t"), 1, 4, curve=Curve.proportional())
         world.settle()
         core = world.core
         (trainer,) = core.trainers.values()
         world.send(PoolChanged(lost=tuple(n for n in core.pool.nodes if core.pool.is_free(n))[:1]))
         assert core.losses.lost == 0, "nobody had it"
         noticed, killed = trainer.target[:2]
-        world.send(PoolChanged(leaving=(noticed,)))
+        world.send(PoolChanged(noticed=(noticed,)))
         world.lose([noticed, killed])
         assert (core.losses.lost, core.losses.events) == pytest.approx((2, 2), rel=0.01)
         assert core.problem is not None and core.problem.losses == (core.losses.rate if timed else NO_LOSS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pilot.core.ids import NodeId, TrainerId
 from pilot.core.pool.evidence import SetAside
-from pilot.core.pool.pool import Pool, join_order
+from pilot.core.pool.pool import MOST, NONE_END, ExpiringNodes, Pool, ending, join_order
 
 A, B = NodeId("a"), NodeId("b")
 T = TrainerId("t")
@@ -44,3 +44,39 @@ def test_an_end_is_before_a_time_if_it_is_known_and_earlier() -> None:
     assert not pool.ends_before(B, 1e9)
     pool.know_end(A, None)
     assert not pool.ends_before(A, 1e9)
+
+
+NOW_S, T_FWD_S = 1000.0, 120.0
+
+
+def pool_of(ends: dict[str, float]) -> Pool:
+    """A pool of these nodes, which leave so many seconds from now."""
+    pool = Pool()
+    for node, in_s in ends.items():
+        pool.join(NodeId(node))
+        pool.know_end(NodeId(node), NOW_S + in_s)
+    return pool
+
+
+def test_they_count_for_the_mean_time_that_they_have_left_and_the_last_to_leave_comes_first() -> None:
+    pool = pool_of({"a": 30.0, "b": 119.0, "c": 120.0, "d": 500.0})
+    assert ending(pool, NOW_S, T_FWD_S) == ExpiringNodes((NodeId("b"), NodeId("a")), 74.5, NOW_S + T_FWD_S)
+    pool.owner[NodeId("b")] = TrainerId("t")
+    assert ending(pool, NOW_S, T_FWD_S).nodes == ("a",), "it was paid for"
+
+
+def test_one_that_should_be_gone_has_no_time_left() -> None:
+    pool = pool_of({"late": -500.0, "a": 0.5})
+    assert ending(pool, NOW_S, T_FWD_S).left_s == 0.25
+
+
+def test_of_many_those_that_leave_first_are_in_a_problem() -> None:
+    assert MOST == 8, "docs/planners.md says so"
+    pool = pool_of({f"n{number}": 100.0 - number for number in range(MOST + 3)})
+    assert ending(pool, NOW_S, T_FWD_S).nodes == tuple(f"n{number}" for number in range(3, MOST + 3))
+
+
+def test_where_no_end_is_known_none_ends() -> None:
+    pool = Pool()
+    assert pool.join(NodeId("a"))
+    assert ending(pool, NOW_S, T_FWD_S) is NONE_END

@@ -10,11 +10,10 @@ import pytest
 from pilot.core.commands import AskTrial, Outcome, TellTrial
 from pilot.core.curves.curve import Curve
 from pilot.core.errors import UserError
-from pilot.core.events import ExitCause, Progress, TrainerCancelled, TrainerFinished, TrainerSubmitted, WorkerExited
+from pilot.core.events import ExitCause, Progress, TrainerCancelled
 from pilot.core.ids import StudyId, TrainerId
 from pilot.core.study.events import StudyResumed, StudyStopped, StudySubmitted, TrialNotAsked
 from pilot.core.study.study import FAILURES_ALLOWED, LEAST, Study, Trial, places, promotable, reports_left, weights
-from pilot.core.trainer.spec import TrainerSpec
 from pilot.core.trainer.trainer import Phase
 from tests.property.test_studies import study
 from tests.property.world import World, generous_plan
@@ -68,7 +67,7 @@ def test_the_weights_are_those_that_the_documentation_says() -> None:
 
 def test_only_trials_and_offers_of_studies_have_weights() -> None:
     world = begun(nodes=3, trials=2)
-    world.send(TrainerSubmitted(TrainerSpec(TrainerId("other"), max_nodes=2)))
+    world.submit(TrainerId("other"), max_nodes=2)
     world.complete(0, lambda problem: replace(generous_plan(problem), counts=((s(0), 1),)))
     studies = world.core._studies
     found = studies.weights(0.0, 3, [*world.core.trainers.values(), *studies.offers(4)])
@@ -120,10 +119,7 @@ def test_nodes_are_kept_for_a_trial_until_its_parameters_are_there_or_too_late()
 def fails(world: World, number: int) -> None:
     """A trial's script raises an exception."""
     world.settle()
-    group = world.core.trainers[s(number)].group
-    assert group is not None
-    died = world.worker_dies(s(number), group.members[0], ExitCause.RAISED)
-    assert isinstance(died, WorkerExited)
+    died = world.worker_dies(s(number), world.core.trainers[s(number)].members[0], ExitCause.RAISED)
     world.send(replace(died, detail="ValueError: lr"))
 
 
@@ -154,8 +150,7 @@ def test_failures_are_not_in_a_row_if_a_trial_between_them_reached_a_rung() -> N
 def test_a_report_that_was_lost_with_a_connection_is_made_up_for_by_the_next() -> None:
     world = begun(nodes=1, trials=1)
     world.settle()
-    trainer = world.core.trainers[TrainerId("s-0")]
-    assert trainer.group is not None
+    trainer = world.core.trainers[s(0)]
     heard = Progress(trainer.id, trainer.group.generation, 3, 0, 96, reports=((3, 0.3),))
     assert [type(command) for command in world.send(heard)].count(TellTrial) == 1
     trial = world.core.studies[S].trials[0]
@@ -168,11 +163,9 @@ def test_a_report_that_was_lost_with_a_connection_is_made_up_for_by_the_next() -
 def test_a_metric_that_nobody_reports_stops_the_study_and_says_what_was_reported() -> None:
     world = begun(nodes=1)
     world.settle()
-    trainer = world.core.trainers[TrainerId("s-0")]
-    assert trainer.group is not None
-    generation = trainer.group.generation
-    world.send(Progress(trainer.id, generation, 9, 0, 9, metrics=(("acc", 0.5), ("loss", 1.0))))
-    world.send(TrainerFinished(trainer.id, generation, 9, 9))
+    trainer = world.core.trainers[s(0)]
+    world.send(Progress(s(0), trainer.group.generation, 9, 0, 9, metrics=(("acc", 0.5), ("loss", 1.0))))
+    world.finish(s(0))
     world.settle()
     assert world.core.studies[S].stopped == "s-0 ended without 1 report of accuracy; it reported acc, loss"
     assert trainer.outcome is Outcome.FINISHED
@@ -181,21 +174,13 @@ def test_a_metric_that_nobody_reports_stops_the_study_and_says_what_was_reported
 def test_a_trial_that_ends_too_early_says_how_many_reports_it_made() -> None:
     world = begun(nodes=1, trials=2)
     world.settle()
-    first = world.core.trainers[TrainerId("s-0")]
-    assert first.group is not None
-    world.report(first.id, 0.5)
-    world.settle()
-    second = world.core.trainers[TrainerId("s-1")]
-    assert second.group is not None
-    world.send(TrainerFinished(second.id, second.group.generation, 9, 9))
-    world.settle()
-    world.send(TrainerFinished(first.id, first.group.generation, 9, 9))
+    world.report(s(0), 0.5)
+    for number in (1, 0):
+        world.settle()
+        world.finish(s(number))
     world.settle()
     ended = [(trial.ended, trial.failed) for trial in world.core.studies[S].trials]
-    assert ended == [
-        ("ended after 1 of 2 reports of accuracy", False),
-        ("ended without 1 report of accuracy", True),
-    ]
+    assert ended == [("ended after 1 of 2 reports of accuracy", False), ("ended without 1 report of accuracy", True)]
 
 
 def test_a_trial_that_was_cancelled_and_resumed_is_an_ordinary_trainer() -> None:

@@ -28,7 +28,7 @@ def test_seconds_are_summed_over_the_nodes() -> None:
 
 def test_what_has_no_budget_is_never_due() -> None:
     usage = Usage(used_s=1e12, nodes=1)
-    assert (usage.due_s(), usage.look(1e12, 1.0)) == (math.inf, BudgetState())
+    assert (usage.due_s(), usage.check(1e12, 1.0)) == (math.inf, BudgetState())
     assert Usage(0.0).due_s() == 0.0
 
 
@@ -37,14 +37,14 @@ def test_it_is_due_at_four_fifths_and_at_the_end_and_at_once_where_that_is_over(
     assert usage.due_s() == math.inf, "it is on no nodes"
     usage.count(100.0, 2)
     assert usage.due_s() == 100.0 + 1440.0
-    assert usage.look(1539.0, 1.0) == BudgetState()
-    assert usage.look(1540.0, 0.5) == BudgetState(
+    assert usage.check(1539.0, 1.0) == BudgetState()
+    assert usage.check(1540.0, 0.5) == BudgetState(
         warning="80% of its budget of 0.5 charged node-hours (0.5 for an hour on a node) is used"
     )
-    assert usage.look(1600.0, 1.0) == BudgetState(), "once"
+    assert usage.check(1600.0, 1.0) == BudgetState(), "once"
     assert usage.due_s() == 100.0 + 1800.0
-    assert usage.look(1899.0, 1.0) == BudgetState()
-    assert usage.look(1900.0, 1.0) == BudgetState(end="its budget of 1 node-hours is used up")
+    assert usage.check(1899.0, 1.0) == BudgetState()
+    assert usage.check(1900.0, 1.0) == BudgetState(end="its budget of 1 node-hours is used up")
     assert not usage.spent
     usage.count(2000.0, 0)
     assert usage.spent
@@ -60,4 +60,4 @@ def test_it_is_due_at_four_fifths_and_at_the_end_and_at_once_where_that_is_over(
 def test_a_moment_that_was_worked_out_counts_although_arithmetic_lost_a_part_of_it(nodes: int) -> None:
     for early_s, ends in ((0.5 * SLACK_S, True), (1.5 * SLACK_S, False)):
         usage = Usage(90.0, warned=True, nodes=nodes)
-        assert bool(usage.look(usage.due_s() - early_s, 1.0).end) == ends
+        assert bool(usage.check(usage.due_s() - early_s, 1.0).end) == ends

@@ -1,31 +1,23 @@
-"""Which pilots are on the roll, and which are forgotten."""
+"""Which trainers are registered, which of them are admitted, and which are forgotten."""
 
 from __future__ import annotations
-
-import math
 
 import pytest
 
 from pilot.core.commands import Outcome
 from pilot.core.errors import InvariantError
-from pilot.core.events import BudgetDue, TrainerRemoved, TrainerResumed, TrainerSubmitted
+from pilot.core.events import TrainerResumed
 from pilot.core.ids import TrainerId
-from pilot.core.plan.arrivals import Arrivals
-from pilot.core.pool.blame import Blame
-from pilot.core.pool.pool import Pool
-from pilot.core.study.studies import Studies
-from pilot.core.timers import Timers
-from pilot.core.trainer.budget import Usage
 from pilot.core.trainer.registry import Registry
 from pilot.core.trainer.spec import TrainerSpec
 
 A, B, C = map(TrainerId, "abc")
 
 
-def roll(*trainers: TrainerId) -> Registry:
+def registry(*trainers: TrainerId) -> Registry:
     made = Registry({}, {})
     for trainer in trainers:
-        assert made.note(TrainerSubmitted(TrainerSpec(trainer)), 1.0) is made.trainers[trainer]
+        assert made.submit(TrainerSpec(trainer), 1.0) is made.trainers[trainer]
     return made
 
 
@@ -36,67 +28,55 @@ def ended(its: Registry, trainer: TrainerId, outcome: Outcome = Outcome.FAILED) 
 
 
 def test_a_name_is_taken_as_long_as_anything_is_known_of_it() -> None:
-    its = roll(A)
+    its = registry(A)
     with pytest.raises(InvariantError):
-        its.note(TrainerSubmitted(TrainerSpec(A)), 1.0)
+        its.submit(TrainerSpec(A), 1.0)
     ended(its, A)
     its.forget_oldest(0)
     assert (its.trainers, its.past) == ({}, {A: Outcome.FAILED})
     with pytest.raises(InvariantError):
-        its.note(TrainerSubmitted(TrainerSpec(A)), 1.0)
-    assert its.note(TrainerRemoved(A), 1.0) is None
-    its.note(TrainerSubmitted(TrainerSpec(A)), 1.0)
+        its.submit(TrainerSpec(A), 1.0)
+    its.remove(A)
+    its.submit(TrainerSpec(A), 1.0)
     assert list(its.open) == [A]
 
 
 def test_the_last_that_ended_are_kept_and_so_are_all_that_have_not() -> None:
-    its = roll(A, B, C)
+    its = registry(A, B, C)
     ended(its, A)
     ended(its, C)
     its.forget_oldest(2)
     assert (list(its.trainers), its.past) == ([A, B, C], {})
     its.forget_oldest(1)
     assert (list(its.trainers), its.past) == ([B, C], {A: Outcome.FAILED})
-    its.note(TrainerRemoved(B), 1.0)
+    its.remove(B)
     assert B in its.trainers, "it has not ended"
 
 
 def test_who_goes_on_is_the_last_one_and_has_the_new_budget_or_the_old_one() -> None:
-    its = roll(A, B)
-    assert its.note(TrainerResumed(A, 2.0), 1.0) is None, "it has not ended"
+    its = registry(A, B)
+    assert its.resume(TrainerResumed(A, 2.0), 1.0) is None, "it has not ended"
     its.trainers[A].usage.allow(100.0)
     ended(its, A)
-    assert its.note(TrainerResumed(A, None), 1.0) is its.trainers[A]
+    assert its.resume(TrainerResumed(A, None), 1.0) is its.trainers[A]
     assert (list(its.trainers), list(its.open), its.trainers[A].usage.budget_s) == ([B, A], [B, A], 100.0)
     ended(its, A)
-    its.note(TrainerResumed(A, 2.0), 0.5)
+    its.resume(TrainerResumed(A, 2.0), 0.5)
     assert its.trainers[A].usage.budget_s == 14_400.0
     ended(its, A, Outcome.FINISHED)
-    assert its.note(TrainerResumed(A, 2.0), 1.0) is None
+    assert its.resume(TrainerResumed(A, 2.0), 1.0) is None
 
 
-def test_budgets_that_are_to_be_looked_at_are_those_that_are_bound_and_still_count() -> None:
-    its = roll(A, B, C)
-    for trainer in (B, C):
-        its.trainers[trainer].usage = Usage(0.0, since_s=7.0)
-
-    def due(of_pool: Usage | None) -> list[object]:
-        open_ = list(its.open.values())
-        blame, studies = Blame(Pool(), its.trainers), Studies({}, its)
-        timers = Timers(blame, Arrivals(), 0.0, of_pool, open_, math.inf, studies)
-        assert timers.due_s() == (7.0 if of_pool is None else 3.0)
-        return list(timers.due(7.0))
-
-    assert due(None) == [BudgetDue(B), BudgetDue(C)]
+def test_the_first_trainers_that_are_neither_held_nor_stopped_are_admitted() -> None:
+    its = registry(A, B, C)
     its.stop(its.trainers[C], "spent")
-    assert due(Usage(0.0, since_s=3.0)) == [BudgetDue(), BudgetDue(B)]
     assert its.hold(C, "") is None, "it ends"
     assert [t.id for t in its.admitted(5)] == [A, B]
     assert [t.id for t in its.admitted(1)] == [A]
 
 
 def test_one_that_is_held_and_starts_from_scratch_is_the_last_in_both_orders() -> None:
-    its = roll(A, B)
+    its = registry(A, B)
     assert its.hold(A, "its checkpoints are damaged") is its.trainers[A]
-    its.note(TrainerResumed(A, from_scratch=True), 1.0)
+    its.resume(TrainerResumed(A, from_scratch=True), 1.0)
     assert list(its.trainers) == list(its.open) == [B, A]

@@ -119,13 +119,13 @@ def test_events_and_a_loop_over_seconds_give_the_same(name: str, delay_s: float)
 def test_without_an_end_a_replay_goes_on_until_all_have_ended() -> None:
     rows = [job(1, 0.0, 100.0), job(2, 50.0, 1000.0), job(3, 9000.0, 10.0)]
     simulation = simulate(rows, "greedy", float("inf"))
-    assert [times.trainer for times in times_of(simulation.accounts)] == ["j01", "j02", "j03"]
+    assert [times.trainer for times in times_of(simulation.accounts.values())] == ["j01", "j02", "j03"]
     assert simulation.now_s == pytest.approx(9000.0 + 10.0 / CURVE.at(8))
 
 
 def test_who_has_no_nodes_waits() -> None:
     rows = [job(1, 0.0, 100 * CURVE.at(8)), job(2, 0.0, 290 * CURVE.at(2)), job(3, 10.0, 50 * CURVE.at(8))]
-    times = times_of(simulate(rows, "greedy", float("inf")).accounts)
+    times = times_of(simulate(rows, "greedy", float("inf")).accounts.values())
     assert [(one.waiting_s, one.training_s, one.total_s) for one in times] == [
         pytest.approx(seconds) for seconds in [(0, 100, 100), (0, 290, 290), (90, 50, 140)]
     ]
@@ -133,7 +133,7 @@ def test_who_has_no_nodes_waits() -> None:
 
 def test_how_many_were_done_when_another_had_done_so_many() -> None:
     rows = jobs(seed=5)
-    greedy, horizon = (times_of(simulate(rows, name, 20_000.0).accounts) for name in ("greedy", "dp"))
+    greedy, horizon = (times_of(simulate(rows, name, 20_000.0).accounts.values()) for name in ("greedy", "dp"))
     assert done_when(greedy, 10, greedy) == 10
     tenth_s = sorted(one.ended_s for one in greedy if one.ending is TrainerEnd.FINISHES)[9]
     expected = sum(one.ended_s <= tenth_s for one in horizon if one.ending is TrainerEnd.FINISHES)

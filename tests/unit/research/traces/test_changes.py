@@ -9,7 +9,7 @@ import pytest
 
 from pilot.core.errors import UserError
 from pilot.core.ids import NodeId
-from pilot.research.traces.changes import Change, read_changes, stream_changes, write_changes
+from pilot.research.traces.changes import Change, read_changes, stream_changes, with_ends, write_changes
 
 HEADER = "time_s,node,event\n"
 
@@ -26,21 +26,18 @@ CHANGES = [
 
 
 @pytest.mark.parametrize("name", ["trace.csv", "trace.csv.gz"])
-def test_what_was_written_is_read(tmp_path: Path, name: str) -> None:
-    write_changes(tmp_path / name, CHANGES)
-    assert read_changes(tmp_path / name) == CHANGES
+def test_a_written_trace_is_read_and_the_same_changes_give_the_same_bytes(tmp_path: Path, name: str) -> None:
+    for folder in (tmp_path / "a", tmp_path / "b"):
+        folder.mkdir()
+        write_changes(folder / name, CHANGES)
+        assert read_changes(folder / name) == CHANGES
+    assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
 
 
 def test_a_byte_order_mark_is_no_part_of_the_header(tmp_path: Path) -> None:
     for name, encode in (("plain.csv", bytes), ("packed.csv.gz", gzip.compress)):
         (tmp_path / name).write_bytes(encode((HEADER + "0,a,join\n").encode("utf-8-sig")))
         assert read_changes(tmp_path / name) == [Change(0.0, joined=n("a"))]
-
-
-def test_the_same_changes_give_the_same_bytes(tmp_path: Path) -> None:
-    write_changes(tmp_path / "a.csv.gz", CHANGES)
-    write_changes(tmp_path / "b.csv.gz", CHANGES)
-    assert (tmp_path / "a.csv.gz").read_bytes() == (tmp_path / "b.csv.gz").read_bytes()
 
 
 def test_a_trace_streams_before_its_end_is_read(tmp_path: Path) -> None:
@@ -82,38 +79,41 @@ def test_a_bad_row_is_named_with_file_and_line(tmp_path: Path, rows: str, messag
     assert str(path) in str(caught.value)
 
 
-def test_another_header_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "trace.csv"
-    path.write_text("node,time\n")
-    with pytest.raises(UserError, match=r"trace\.csv:1: expected the header time_s,node,event"):
-        read_changes(path)
+LONG = HEADER + "".join(f"{time},n{time * 7919 % 10007},join\n" for time in range(10000))
+PACKED = gzip.compress((HEADER + "0,a,join\n").encode())
 
 
-def test_a_truncated_gzip_is_said_to_be_one(tmp_path: Path) -> None:
-    path = tmp_path / "trace.csv.gz"
-    rows = "".join(f"{time},n{time * 7919 % 10007},join\n" for time in range(10000))
-    data = gzip.compress((HEADER + rows).encode())
-    path.write_bytes(data[: len(data) // 2])
-    with pytest.raises(UserError, match=r"trace\.csv\.gz:\d{3,}: the gzip file is truncated"):
-        read_changes(path)
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("trace.csv", b"node,time\n", r"trace\.csv:1: expected the header time_s,node,event"),
+        ("trace.csv", b"\xff\xfe\x00", "this is not a text file"),
+        ("trace.csv", None, r"cannot read .*trace\.csv: No such file"),
+        ("trace.csv.gz", gzip.compress(LONG.encode())[:20000], r"trace\.csv\.gz:\d{3,}: the gzip file is truncated"),
+        ("trace.csv.gz", PACKED[:-6] + bytes([PACKED[-6] ^ 0xFF]) + PACKED[-5:], "the gzip file is damaged"),
+    ],
+)
+def test_a_file_that_is_no_trace_is_refused(tmp_path: Path, name: str, data: bytes | None, message: str) -> None:
+    if data is not None:
+        (tmp_path / name).write_bytes(data)
+    with pytest.raises(UserError, match=message):
+        read_changes(tmp_path / name)
 
 
-def test_a_damaged_gzip_is_said_to_be_one(tmp_path: Path) -> None:
-    path = tmp_path / "trace.csv.gz"
-    data = bytearray(gzip.compress((HEADER + "0,a,join\n").encode()))
-    data[-6] ^= 0xFF
-    path.write_bytes(bytes(data))
-    with pytest.raises(UserError, match="the gzip file is damaged"):
-        read_changes(path)
+A, B, C = map(NodeId, "abc")
+ENDING = [Change(0.0, (A, B)), Change(5.0, (C,), (A,)), Change(9.0, (A,), (B, C))]
 
 
-def test_what_is_not_text_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "trace.csv"
-    path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(UserError, match="this is not a text file"):
-        read_changes(path)
+def test_the_ends_of_nodes_are_known_when_they_join() -> None:
+    known = with_ends(ENDING, 1.0, seed=1)
+    assert [change.ends for change in known] == [((A, 5.0), (B, 9.0)), ((C, 9.0),), ()], "A stays to the end"
+    assert [Change(c.time_s, c.joined, c.left) for c in known] == ENDING
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"cannot read .*nothing\.csv: No such file"):
-        read_changes(tmp_path / "nothing.csv")
+def test_a_share_of_the_ends_is_known_drawn_by_the_seed() -> None:
+    many = [Change(0.0, tuple(NodeId(f"n{i}") for i in range(2000)))]
+    many.append(Change(1.0, left=many[0].joined))
+    half = with_ends(many, 0.5, seed=1)
+    assert 900 < len(half[0].ends) < 1100
+    assert with_ends(many, 0.5, seed=1) == half != with_ends(many, 0.5, seed=2)
+    assert with_ends(many, 0.0, seed=1) == many

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from pilot.core.errors import UserError
 from pilot.core.ids import NodeId
 from pilot.research.traces.changes import Change
-from pilot.research.traces.jobs import TraceJob, idle_trace
+from pilot.research.traces.jobs import ImportedTrace, TraceJob, idle_trace
 from pilot.research.traces.pbs import import_pbs
 from pilot.research.traces.sacct import import_sacct
 from pilot.research.traces.swf import import_swf
@@ -22,6 +23,10 @@ def n(*names: str) -> tuple[NodeId, ...]:
 
 def swf(number: int, submit: int, wait: int, run: int, processors: int) -> str:
     return f"{number} {submit} {wait} {run} {processors} -1 -1 {processors} -1 -1 1 1 1 1 1 1 -1 -1\n"
+
+
+def import_one_pbs(log: Path) -> ImportedTrace:
+    return import_pbs([log])
 
 
 class TestIdle:
@@ -47,7 +52,7 @@ class TestIdle:
     def test_nodes_without_a_job_are_idle_where_they_are_named(self) -> None:
         assert idle_trace([TraceJob(0, 100, n("a"))], n("a", "b")).changes == [Change(0, joined=n("b"))]
 
-    def test_it_is_said_that_nodes_without_a_job_are_missed(self) -> None:
+    def test_a_note_warns_that_nodes_without_a_job_are_missing(self) -> None:
         notes = idle_trace([TraceJob(0, 9, n("a")), TraceJob(99, 100, n("a"))]).notes
         assert any("assuming that the machine is the 1 nodes" in note for note in notes)
 
@@ -77,69 +82,28 @@ class TestSwf:
         ]
         assert any("placement is simulated, first fit" in note for note in imported.notes)
 
-    def test_a_job_larger_than_what_is_free_is_cut_and_said(self, tmp_path: Path) -> None:
+    def test_a_job_larger_than_the_free_nodes_is_cut_with_a_note(self, tmp_path: Path) -> None:
         log = tmp_path / "log.swf"
         log.write_text("; MaxNodes: 2\n" + swf(1, 0, 0, 100, 2) + swf(2, 50, 0, 200, 1) + swf(3, 400, 0, 100, 1))
         assert any(note.startswith("1 jobs found fewer free nodes") for note in import_swf(log).notes)
 
-    def test_max_nodes_is_needed(self, tmp_path: Path) -> None:
-        log = tmp_path / "log.swf"
-        log.write_text("; MaxProcs: 8\n" + swf(1, 0, 0, 10, 1))
-        with pytest.raises(UserError, match=r"log\.swf:1: no '; MaxNodes: N' in the header"):
-            import_swf(log)
-
-    def test_a_malformed_line_is_named(self, tmp_path: Path) -> None:
-        log = tmp_path / "log.swf"
-        log.write_text("; MaxNodes: 2\n1 2 3\n")
-        with pytest.raises(UserError, match=r"log\.swf:2: expected the 18 fields .* found 3"):
-            import_swf(log)
-        log.write_text("; MaxNodes: 2\n" + swf(1, 0, 0, 10, 1).replace(" 10 ", " ten "))
-        with pytest.raises(UserError, match=r"log\.swf:2: run time is not a number: 'ten'"):
-            import_swf(log)
-
 
 class TestSacct:
-    HEADER = "JobID|Start|End|NodeList\n"
-
-    def write(self, tmp_path: Path, text: str) -> Path:
-        path = tmp_path / "sacct.txt"
-        path.write_text(text)
-        return path
-
     def test_jobs_with_nodes_count_and_steps_do_not(self, tmp_path: Path) -> None:
-        path = self.write(
-            tmp_path,
-            self.HEADER
+        path = tmp_path / "sacct.txt"
+        path.write_text(
+            SACCT
             + "1|2026-10-01T00:00:00|2026-10-01T00:10:00|n[1-2]\n"
             + "1.batch|2026-10-01T00:00:00|2026-10-01T00:10:00|n1\n"
             + "2|2026-10-01T00:20:00|Unknown|n1\n"
             + "3|Unknown|Unknown|None assigned\n"
-            + "4|2026-10-01T00:30:00|2026-10-01T00:40:00|n2\n",
+            + "4|2026-10-01T00:30:00|2026-10-01T00:40:00|n2\n"
         )
         assert import_sacct(path).changes == [
             Change(600, joined=n("n1", "n2")),
             Change(1200, left=n("n1")),
             Change(1800, left=n("n2")),
         ]
-
-    def test_a_file_without_node_list_is_refused(self, tmp_path: Path) -> None:
-        path = self.write(tmp_path, "JobID|Start|End\n1|2026-10-01T00:00:00|2026-10-01T00:10:00\n")
-        with pytest.raises(UserError, match=r"sacct\.txt:1: no column NodeList; create the file with sacct"):
-            import_sacct(path)
-
-    @pytest.mark.parametrize(
-        ("row", "message"),
-        [
-            ("1|yesterday|2026-10-01T00:10:00|n1", r":2: not a time like .*'yesterday'"),
-            ("1|2026-10-01T00:10:00|2026-10-01T00:00:00|n1", ":2: job 1 ends before it starts"),
-            ("1|2026-10-01T00:00:00|2026-10-01T00:10:00|n[1", ":2: NodeList: unbalanced brackets"),
-            ("1|2026-10-01T00:00:00|2026-10", ":2: expected 4 columns, found 3; is the file cut off"),
-            ("1|Unknown|Unknown|None assigned", r"sacct\.txt: no job ran on a node"),
-        ],
-    )
-    def test_a_malformed_row_is_named(self, tmp_path: Path, row: str, message: str) -> None:
-        with pytest.raises(UserError, match=message):
-            import_sacct(self.write(tmp_path, self.HEADER + row + "\n"))
 
 
 class TestPbs:
@@ -164,19 +128,44 @@ class TestPbs:
         imported = import_pbs([tmp_path / "log"], preemptable=["preemptable"])
         assert imported.changes[0] == Change(0, joined=n("x4"))
 
-    @pytest.mark.parametrize(
-        ("text", "message"),
-        [
-            ("nonsense\n", ":1: expected time;record type;job id;text"),
-            ("t;E;1;start=5 exec_host=x1/0\n", ":1: a record of type E has no end="),
-            ("t;E;1;start=5 end=4 exec_host=x1/0\n", ":1: end must be at least 5"),
-            ("t;E;1;start=5 end=6 exec_host=none\n", ":1: exec_host names no node"),
-        ],
-    )
-    def test_a_malformed_record_is_named(self, tmp_path: Path, text: str, message: str) -> None:
-        (tmp_path / "log").write_text(text)
-        with pytest.raises(UserError, match=message):
-            import_pbs([tmp_path / "log"])
+
+SACCT = "JobID|Start|End|NodeList\n"
+
+
+@pytest.mark.parametrize(
+    ("read", "text", "message"),
+    [
+        (import_swf, "; MaxProcs: 8\n" + swf(1, 0, 0, 10, 1), r"log:1: no '; MaxNodes: N' in the header"),
+        (import_swf, "; MaxNodes: 2\n1 2 3\n", "log:2: expected the 18 fields .* found 3"),
+        (
+            *(import_swf, "; MaxNodes: 2\n" + swf(1, 0, 0, 10, 1).replace(" 10 ", " ten ")),
+            "log:2: run time is not a number: 'ten'",
+        ),
+        (
+            *(import_sacct, "JobID|Start|End\n1|2026-10-01T00:00:00|2026-10-01T00:10:00\n"),
+            "log:1: no column NodeList; create the file with sacct",
+        ),
+        (import_sacct, SACCT + "1|yesterday|2026-10-01T00:10:00|n1\n", "log:2: not a time like .*'yesterday'"),
+        (import_sacct, SACCT + "1|2026-10-01T00:10:00|2026-10-01T00:00:00|n1\n", ":2: job 1 ends before it starts"),
+        (import_sacct, SACCT + "1|2026-10-01T00:00:00|2026-10-01T00:10:00|n[1\n", ":2: NodeList: unbalanced brackets"),
+        (
+            import_sacct,
+            SACCT + "1|2026-10-01T00:00:00|2026-10\n",
+            ":2: expected 4 columns, found 3; is the file cut off",
+        ),
+        (import_sacct, SACCT + "1|Unknown|Unknown|None assigned\n", "log: no job ran on a node"),
+        (import_one_pbs, "nonsense\n", ":1: expected time;record type;job id;text"),
+        (import_one_pbs, "t;E;1;start=5 exec_host=x1/0\n", ":1: a record of type E has no end="),
+        (import_one_pbs, "t;E;1;start=5 end=4 exec_host=x1/0\n", ":1: end must be at least 5"),
+        (import_one_pbs, "t;E;1;start=5 end=6 exec_host=none\n", ":1: exec_host names no node"),
+    ],
+)
+def test_a_malformed_log_is_named_with_its_line(
+    read: Callable[[Path], ImportedTrace], text: str, message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "log").write_text(text)
+    with pytest.raises(UserError, match=message):
+        read(tmp_path / "log")
 
 
 @pytest.mark.parametrize(

@@ -1,69 +1,54 @@
-"""Concurrent changes are one event; a node appears in it only once."""
+"""Simultaneous changes are one event; a node appears in it only once."""
 
 from __future__ import annotations
 
-from pilot.core.events import GroupBroken, PoolChanged, Unloaded
-from pilot.core.ids import Generation, NodeId, TrainerId
+from collections.abc import Callable
+
+import pytest
+
+from pilot.core.events import Event, GroupBroken, PoolChanged, Unloaded
 from pilot.service.agents.coalesce import GATHER_S, Coalescer
+from tests.unit.service.stage import A, B, C, G, T
 
-A, B, C = NodeId("a"), NodeId("b"), NodeId("c")
-BROKEN = GroupBroken(TrainerId("t"), Generation(2), "a rank died")
-
-
-def taken(gather: Coalescer) -> list[object]:
-    return list(gather.take(9.0, lambda _: False))
+BROKEN = GroupBroken(T, G, "a rank died")
+AGAIN = GroupBroken(T, G, "another member reports it, too")
+UNLOADED = GroupBroken(T, G, "no such folder", A, unloaded=Unloaded.UNREAD)
 
 
-def test_nothing_waits_at_first() -> None:
-    assert Coalescer().due_s is None
-
-
-def test_what_happens_within_the_window_is_one_event() -> None:
+@pytest.mark.parametrize(
+    ("happens", "events"),
+    [
+        (
+            lambda g: (
+                g.lost(1.0, A, "lost"),
+                g.noticed(1.01, B, 31.0, "SIGTERM"),
+                g.noticed(1.02, C, 21.0, "SIGTERM"),
+            ),
+            [PoolChanged(noticed=(B, C), lost=(A,), deadline_s=21.0, cause="lost; SIGTERM")],
+        ),
+        (
+            lambda g: (g.joined(1.0, A), g.ends(1.0, A, 90.0), g.ends(1.0, B, None)),
+            [PoolChanged(joined=(A,), cause="registered", ends=((A, 90.0), (B, None)))],
+        ),
+        (  # a second fact about a node is a second event
+            lambda g: (g.joined(1.0, A), g.joined(1.0, B), g.lost(1.0, A, "killed"), g.lost(1.0, C, "killed")),
+            [PoolChanged(joined=(A, B), cause="registered"), PoolChanged(lost=(A, C), cause="killed")],
+        ),
+        (  # losses come before the broken group, which several members report
+            lambda g: (g.broken(1.0, BROKEN), g.broken(1.0, AGAIN), g.lost(1.01, A, "killed")),
+            [PoolChanged(lost=(A,), cause="killed"), BROKEN],
+        ),
+        (lambda g: [g.broken(1.0, event) for event in (BROKEN, UNLOADED, BROKEN)], [UNLOADED]),
+    ],
+)
+def test_simultaneous_changes(happens: Callable[[Coalescer], object], events: list[Event]) -> None:
     gather = Coalescer()
-    gather.lost(1.0, A, "its connection closed")
-    gather.leaving(1.01, B, 31.0, "SIGTERM")
-    gather.leaving(1.02, C, 21.0, "SIGTERM")
-    assert gather.due_s == 1.0 + GATHER_S
-    cause = "its connection closed; SIGTERM"
-    assert taken(gather) == [PoolChanged(leaving=(B, C), lost=(A,), deadline_s=21.0, cause=cause)]
     assert gather.due_s is None
-    assert taken(gather) == []
-
-
-def test_known_ends_come_with_what_else_happened_to_their_nodes() -> None:
-    gather = Coalescer()
-    gather.joined(1.0, A)
-    gather.ends(1.0, A, 90.0)
-    gather.ends(1.0, B, None)
-    assert taken(gather) == [PoolChanged(joined=(A,), cause="registered", ends=((A, 90.0), (B, None)))]
-
-
-def test_a_second_fact_about_a_node_is_a_second_event() -> None:
-    gather = Coalescer()
-    gather.joined(1.0, A)
-    gather.joined(1.0, B)
-    gather.lost(1.0, A, "killed")
-    gather.lost(1.0, C, "killed")
-    assert taken(gather) == [
-        PoolChanged(joined=(A, B), cause="registered"),
-        PoolChanged(lost=(A, C), cause="killed"),
-    ]
-
-
-def test_losses_come_before_the_news_that_their_group_broke_and_members_say_it_once() -> None:
-    gather = Coalescer()
-    gather.broken(1.0, BROKEN)
-    gather.broken(1.0, GroupBroken(BROKEN.trainer, BROKEN.generation, "another member says so too"))
-    gather.lost(1.01, A, "killed")
-    assert taken(gather) == [PoolChanged(lost=(A,), cause="killed"), BROKEN]
-
-
-def test_a_member_that_could_not_load_the_state_says_why_its_group_broke() -> None:
-    gather = Coalescer()
-    unloaded = GroupBroken(BROKEN.trainer, BROKEN.generation, "no such folder", A, unloaded=Unloaded.UNREAD)
-    for event in (BROKEN, unloaded, BROKEN):
-        gather.broken(1.0, event)
-    assert taken(gather) == [unloaded]
+    happens(gather)
+    assert gather.due_s == 1.0 + GATHER_S
+    assert gather.take(9.0, lambda _: False) == events
+    assert gather.due_s is None
+    assert gather.take(9.0, lambda _: False) == []
 
 
 def test_a_broken_group_waits_for_the_fate_of_its_members() -> None:
@@ -71,4 +56,4 @@ def test_a_broken_group_waits_for_the_fate_of_its_members() -> None:
     gather.broken(1.0, BROKEN)
     assert gather.take(2.0, lambda _: True) == []
     assert gather.due_s == 2.0 + GATHER_S
-    assert taken(gather) == [BROKEN]
+    assert gather.take(9.0, lambda _: False) == [BROKEN]

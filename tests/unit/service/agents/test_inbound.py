@@ -6,7 +6,6 @@ import math
 
 import pytest
 
-from pilot.core.commands import CheckScript, FormGroup, PauseGroup, StartWorker, WriteCheckpoint
 from pilot.core.coordinator import Coordinator
 from pilot.core.events import (
     CheckpointPublished,
@@ -19,232 +18,183 @@ from pilot.core.events import (
     GroupFormed,
     GroupPaused,
     LedgerRange,
+    PoolChanged,
     Progress,
     ScriptChecked,
     TrainerFinished,
+    TrainerSubmitted,
     WorkerExited,
     WorkerReady,
 )
-from pilot.core.ids import Generation, NodeId, TrainerId
+from pilot.core.ids import Generation, NodeId
 from pilot.core.trainer.proof import ProofState
+from pilot.core.trainer.spec import Checking, TrainerSpec
 from pilot.protocol import wire
 from pilot.service.agents import inbound
 from pilot.service.agents.inbound import Inbound
 from pilot.service.agents.intake import DETAIL_MAX, in_lines
-from pilot.service.agents.pending import PendingCommands
-from tests.property.test_core import play
-from tests.property.world import World, generous_plan
-
-T = TrainerId("t0")
+from tests.unit.service.stage import A, B, C, G, Stage, T
 
 
-class Desk:
-    """A world, its pending commands, and the translator of its agents' messages."""
+class Desk(Stage):
+    """A core, and the translator of its agents' messages."""
 
-    def __init__(self, script: list[tuple[str, int]]) -> None:
-        self.world: World = play(script)
-        self.pending = PendingCommands()
-        self.broken: list[GroupBroken] = []
-        self.inbound = Inbound(self.world.core, self.pending, self.broken.append)
-        self._noted = 0
-        self.catch_up()
+    def __init__(self) -> None:
+        super().__init__()
+        self._inbound = Inbound(self, lambda *_: None)
 
-    def catch_up(self) -> None:
-        for entry in self.world.history[self._noted :]:
-            self.pending.note(*entry)
-        self._noted = len(self.world.history)
+    def hear(self, node: NodeId, message: wire.FromAgent) -> list[Event]:
+        """The events that a message of ``node`` means."""
+        events = self._inbound.events_of(node, message)
+        assert events is not None
+        return list(events)
 
-    def send(self, events: list[Event]) -> None:
-        """Passed to the core, as the driver would."""
-        for event in events:
-            self.world.send(event)
-        self.catch_up()
-
-    def waits(self, kind: type) -> object:
-        return next(p for p in self.world.pending if isinstance(p, kind))
-
-
-START = [("join", 1), ("submit", 4)]
-"""Two nodes, one trainer for exactly 2 nodes."""
+    def only(self, node: NodeId, message: wire.FromAgent, *ignored: tuple[NodeId, wire.FromAgent]) -> list[Event]:
+        """The events of ``message``, which is heard from ``node`` once; the other messages mean nothing."""
+        for other in ignored:
+            assert self.hear(*other) == []
+        events = self.hear(node, message)
+        self.post(*events)
+        assert self.hear(node, message) == []
+        return events
 
 
 @pytest.fixture
-def forming() -> Desk:
-    desk = Desk([*START, ("answer", 0), ("answer", 0), ("answer", 0)])
-    assert isinstance(desk.waits(FormGroup), FormGroup)
+def starting() -> Desk:
+    desk = Desk()
+    desk.starts(A, B, min_nodes=2)
     return desk
 
 
-def members(desk: Desk) -> tuple[NodeId, ...]:
-    return desk.pending.groups[T, Generation(1)].members
+@pytest.fixture
+def forming(starting: Desk) -> Desk:
+    assert starting.forms(A, B).members == (A, B)
+    return starting
 
 
-def test_a_worker_is_ready_once_and_only_where_it_was_started() -> None:
-    desk = Desk([*START, ("answer", 0)])
-    start = desk.waits(StartWorker)
-    assert isinstance(start, StartWorker)
+@pytest.fixture
+def pausing(forming: Desk) -> Desk:
+    forming.post(GroupFormed(T, G, 0), DrainRequested())
+    assert forming.pending.pausing
+    return forming
+
+
+def test_a_worker_is_ready_once_and_only_where_it_was_started(starting: Desk) -> None:
     up = wire.WorkerReady(T, 1.0)
-    assert desk.inbound.worker_ready(NodeId("elsewhere"), up) == []
-    assert desk.inbound.worker_ready(start.node, wire.WorkerReady("other", 1.0)) == []
-    events = desk.inbound.worker_ready(start.node, up)
-    assert events == [WorkerReady(T, start.node)]
-    desk.send(events)
-    assert desk.inbound.worker_ready(start.node, up) == []
+    assert starting.only(A, up, (C, up), (A, wire.WorkerReady("other", 1.0))) == [WorkerReady(T, A)]
 
 
 def test_a_worker_ends_where_it_was(forming: Desk) -> None:
-    node = members(forming)[1]
     down = wire.WorkerExited(T, "died", "signal 9", log="/logs/n.log")
-    assert forming.inbound.worker_exited(NodeId("elsewhere"), down) == []
-    assert forming.inbound.worker_exited(node, wire.WorkerExited("other", "died")) == []
-    events = forming.inbound.worker_exited(node, down)
-    assert events == [WorkerExited(T, node, ExitCause.DIED, "signal 9\n(log: /logs/n.log)")]
+    for node, message in ((C, down), (B, wire.WorkerExited("other", "died"))):
+        assert forming.hear(node, message) == []
+    assert forming.hear(B, down) == [WorkerExited(T, B, ExitCause.DIED, "signal 9\n(log: /logs/n.log)")]
 
 
 def test_an_unknown_cause_and_an_endless_detail_do_no_harm(forming: Desk) -> None:
-    endless = wire.WorkerExited(T, "bored", "line\n" * DETAIL_MAX)
-    [event] = forming.inbound.worker_exited(members(forming)[0], in_lines(endless))
+    [event] = forming.hear(A, in_lines(wire.WorkerExited(T, "bored", "line\n" * DETAIL_MAX)))
     assert isinstance(event, WorkerExited)
     assert event.cause is ExitCause.DIED
     assert DETAIL_MAX - 9 < len(event.detail) <= DETAIL_MAX
 
 
 def test_a_group_is_formed_once_by_its_leader(forming: Desk) -> None:
-    leader, other = members(forming)
     up = wire.GroupFormed(T, 1, 5, resumed=None)
-    assert forming.inbound.group_formed(other, up) == []
-    assert forming.inbound.group_formed(leader, wire.GroupFormed(T, 2, 5)) == []
-    events = forming.inbound.group_formed(leader, up)
-    assert events == [GroupFormed(T, Generation(1), 5, None)]
-    forming.send(events)
-    assert forming.inbound.group_formed(leader, up) == []
+    assert forming.only(A, up, (B, up), (A, wire.GroupFormed(T, 2, 5))) == [GroupFormed(T, G, 5, None)]
 
 
 def test_a_group_is_broken_by_a_member_while_it_lives(forming: Desk) -> None:
-    member = members(forming)[1]
-    forming.inbound.group_broken(NodeId("elsewhere"), wire.GroupBroken(T, 1, "no"))
-    forming.inbound.group_broken(member, wire.GroupBroken(T, 7, "no"))
-    forming.inbound.group_broken(member, wire.GroupBroken("other", 1, "no"))
-    assert forming.broken == []
-    forming.inbound.group_broken(member, wire.GroupBroken(T, 1, "a rank died"))
-    assert forming.broken == [GroupBroken(T, Generation(1), f"{member}: a rank died", member)]
-    forming.send(list(forming.broken))
-    forming.inbound.group_broken(member, wire.GroupBroken(T, 1, "again"))
-    assert len(forming.broken) == 1
+    broken = wire.GroupBroken(T, 1, "a rank died")
+    foreign = (C, broken), (B, wire.GroupBroken(T, 7, "no")), (B, wire.GroupBroken("other", 1, "no"))
+    assert forming.only(B, broken, *foreign) == [GroupBroken(T, G, "b: a rank died", B)]
 
 
-def pausing(forming: Desk) -> Desk:
-    leader = members(forming)[0]
-    forming.send(forming.inbound.group_formed(leader, wire.GroupFormed(T, 1, 0)))
-    forming.send([DrainRequested()])
-    assert isinstance(forming.waits(PauseGroup), PauseGroup)
-    return forming
+def test_a_pause_needs_the_report_of_every_member_and_is_one_event(pausing: Desk) -> None:
+    paused = wire.RankPaused(T, 1, 9)
+    assert pausing.only(B, paused, (A, paused), (A, paused), (C, paused)) == [GroupPaused(T, G, 9)]
 
 
-def test_a_pause_needs_the_word_of_every_member_and_says_so_once(forming: Desk) -> None:
-    desk = pausing(forming)
-    first, second = members(desk)
-    assert desk.inbound.rank_paused(first, wire.RankPaused(T, 1, 9)) == []
-    assert desk.inbound.rank_paused(first, wire.RankPaused(T, 1, 9)) == []
-    assert desk.inbound.rank_paused(NodeId("elsewhere"), wire.RankPaused(T, 1, 9)) == []
-    events = desk.inbound.rank_paused(second, wire.RankPaused(T, 1, 9))
-    assert events == [GroupPaused(T, Generation(1), 9)]
-    desk.send(events)
-    assert desk.inbound.rank_paused(second, wire.RankPaused(T, 1, 9)) == []
-
-
-def test_ranks_that_paused_after_different_steps_are_a_broken_group(forming: Desk) -> None:
-    desk = pausing(forming)
-    first, second = members(desk)
-    desk.inbound.rank_paused(first, wire.RankPaused(T, 1, 9))
-    [event] = desk.inbound.rank_paused(second, wire.RankPaused(T, 1, 8))
+def test_ranks_that_paused_after_different_steps_are_a_broken_group(pausing: Desk) -> None:
+    pausing.hear(A, wire.RankPaused(T, 1, 9))
+    [event] = pausing.hear(B, wire.RankPaused(T, 1, 8))
     assert isinstance(event, GroupBroken)
 
 
-def test_a_checkpoint_counts_where_it_was_asked_for(forming: Desk) -> None:
-    desk = pausing(forming)
-    for node in members(desk):
-        desk.send(desk.inbound.rank_paused(node, wire.RankPaused(T, 1, 9)))
-    write = desk.waits(WriteCheckpoint)
-    assert isinstance(write, WriteCheckpoint)
+def test_a_checkpoint_counts_where_it_was_requested(pausing: Desk) -> None:
+    pausing.post(GroupPaused(T, G, 9))
+    [(_, writer)] = pausing.pending.writing
+    other = A if writer == B else B
     done = wire.CheckpointWritten(T, 1, 9, asked=True, error="no space left")
-    other = next(n for n in members(desk) if n != write.node)
-    assert desk.inbound.checkpoint_written(other, done) == []
     periodic = wire.CheckpointWritten(T, 1, 9, asked=False, path="/x.h5", alone_s=1.5)
-    assert desk.inbound.checkpoint_written(write.node, periodic) == [CheckpointPublished(T, 9, 1.5)]
-    assert desk.inbound.checkpoint_written(NodeId("elsewhere"), periodic) == []
-    assert desk.inbound.checkpoint_written(write.node, done) == [CheckpointWritten(T, write.node, 9, "no space left")]
+    assert pausing.hear(other, done) == pausing.hear(C, periodic) == []
+    assert pausing.hear(writer, periodic) == [CheckpointPublished(T, 9, 1.5)]
+    assert pausing.hear(writer, done) == [CheckpointWritten(T, writer, 9, "no space left")]
+    assert pausing.remarks == [f"a checkpoint at step 9 failed on {node}: no space left" for node in (other, writer)]
 
 
-def test_progress_is_the_leaders_and_what_cannot_be_measured_is_left_out(forming: Desk) -> None:
-    leader, other = members(forming)
-    report = wire.Progress(
-        T, 1, 3, 0, 96, math.nan, math.inf, -1.0, ledger=[(1, 0, 0, 3, 0, 96)], metrics={"b": math.nan, "a": 1.0}
-    )
-    assert forming.inbound.progress(other, report) == []
-    [event] = forming.inbound.progress(leader, report)
+def test_progress_is_the_leaders_and_impossible_measurements_are_left_out(forming: Desk) -> None:
+    odd = (math.nan, math.inf, -1.0)
+    report = wire.Progress(T, 1, 3, 0, 96, *odd, ledger=[(1, 0, 0, 3, 0, 96)], metrics={"b": math.nan, "a": 1.0})
+    assert forming.hear(B, report) == []
+    [event] = forming.hear(A, report)
     assert isinstance(event, Progress)
     assert (event.samples_per_s, event.stall_s, event.rescale_s) == (None, None, None)
     assert event.ledger == (LedgerRange(Generation(1), 0, 0, 3, 0, 96),)
     assert [name for name, _ in event.metrics] == ["a", "b"]
 
 
-def test_progress_tells_how_long_the_loop_is_where_that_is_known(forming: Desk) -> None:
-    leader, _ = members(forming)
-    for metrics, total in (({"epochs": 3.0, "epoch_samples": 100.0}, 300.0), ({"iterations": 6.0}, 192.0), ({}, None)):
-        [event] = forming.inbound.progress(leader, wire.Progress(T, 1, 3, 0, 96, None, None, None, metrics=metrics))
-        assert isinstance(event, Progress)
-        assert event.total_samples == total
+@pytest.mark.parametrize(
+    ("metrics", "total"),
+    [({"epochs": 3.0, "epoch_samples": 100.0}, 300.0), ({"iterations": 6.0}, 192.0), ({}, None)],
+)
+def test_progress_has_the_length_of_the_loop_if_it_is_known(
+    forming: Desk, metrics: dict[str, float], total: float | None
+) -> None:
+    [event] = forming.hear(A, wire.Progress(T, 1, 3, 0, 96, metrics=metrics))
+    assert isinstance(event, Progress)
+    assert event.total_samples == total
 
 
 def test_reports_that_are_known_are_left_out(forming: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Coordinator, "reports_of", lambda _core, trainer: 2 if trainer == T else 0)
-    told = wire.Progress(T, 1, 3, 0, 96, reports=[(1, 0.1), (2, 0.2), (3, 0.3)])
-    [event] = forming.inbound.progress(members(forming)[0], told)
+    [event] = forming.hear(A, wire.Progress(T, 1, 3, 0, 96, reports=[(1, 0.1), (2, 0.2), (3, 0.3)]))
     assert isinstance(event, Progress)
     assert event.reports == ((3, 0.3),)
 
 
 def test_the_end_of_a_trainer_brings_its_last_metrics(forming: Desk) -> None:
-    leader, other = members(forming)
     finished = wire.TrainerFinished(T, 1, 7, 70, {"accuracy": 0.9})
-    assert forming.inbound.trainer_finished(other, finished) == []
-    last, end = forming.inbound.trainer_finished(leader, finished)
+    assert forming.hear(B, finished) == []
+    last, end = forming.hear(A, finished)
     assert isinstance(last, Progress)
     assert last.metrics == (("accuracy", 0.9),)
-    assert end == TrainerFinished(T, Generation(1), 7, 70)
+    assert end == TrainerFinished(T, G, 7, 70)
 
 
-def test_of_what_workers_load_only_what_is_new_or_different_is_news(monkeypatch: pytest.MonkeyPatch) -> None:
-    desk = Desk([*START, ("answer", 0)])
-    starts = [p for p in desk.world.pending if isinstance(p, StartWorker)]
-    a, b = starts[0].node, starts[1].node
-
+def test_of_loaded_files_only_new_and_different_ones_are_events(
+    starting: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def loaded(node: NodeId, **files: str) -> list[Event]:
-        return desk.inbound.code_loaded(node, wire.CodeLoaded(T, {f"/{name}.py": v for name, v in files.items()}))
+        return starting.hear(node, wire.CodeLoaded(T, {f"/{name}.py": sha for name, sha in files.items()}))
 
-    desk.send(news := loaded(a, lib="1", util="1"))
-    assert news == [CodeLoaded(T, a, (("/lib.py", "1"), ("/util.py", "1")))]
-    assert loaded(b, lib="1", util="1") == []
-    assert loaded(b, lib="1", more="1") == [CodeLoaded(T, b, (("/more.py", "1"),))]
-    assert loaded(NodeId("elsewhere"), lib="2") == []
+    events = loaded(A, lib="1", util="1")
+    assert events == [CodeLoaded(T, A, (("/lib.py", "1"), ("/util.py", "1")))]
+    starting.post(*events)
+    assert loaded(B, lib="1", util="1") == []
+    assert loaded(B, lib="1", more="1") == [CodeLoaded(T, B, (("/more.py", "1"),))]
+    assert loaded(C, lib="2") == []
     monkeypatch.setattr(inbound, "FILES_MAX", 2)
-    assert loaded(b, more="1") == [], "so many are not kept"
-    desk.send(loaded(b, lib="2", more="1"))
-    assert b not in desk.world.core.trainers[T].target
-    assert loaded(b, lib="2") == [], "it is being stopped"
+    assert loaded(B, more="1") == [], "so many are not stored"
+    starting.post(*loaded(B, lib="2", more="1"))
+    assert B not in starting.core.trainers[T].target
+    assert loaded(B, lib="2") == [], "it is being stopped"
 
 
-def test_a_script_is_checked_once_and_only_where_it_was_asked_for() -> None:
-    desk = Desk([("join", 0), ("submit checked", 0)])
-    while not isinstance(desk.world.pending[0], CheckScript):
-        desk.world.complete(0, generous_plan)
-    desk.catch_up()
-    check = desk.waits(CheckScript)
-    assert isinstance(check, CheckScript)
-    found = wire.ScriptChecked(check.trainer, "differs", "its loss is a sum")
-    assert desk.inbound.script_checked(NodeId("elsewhere"), found) == []
-    events = desk.inbound.script_checked(check.node, found)
-    assert events == [ScriptChecked(check.trainer, check.node, ProofState.DIFFERS, "its loss is a sum")]
-    desk.send(events)
-    assert desk.inbound.script_checked(check.node, found) == []
+def test_a_script_is_checked_once_and_only_where_it_was_ordered() -> None:
+    desk = Desk()
+    desk.post(PoolChanged(joined=(A,)), TrainerSubmitted(TrainerSpec(T, 1, 2, check=Checking.AUTO)))
+    desk.plan(t=1)
+    desk.forms(A)
+    desk.post(GroupFormed(T, G, 0))
+    found = wire.ScriptChecked(T, "differs", "its loss is a sum")
+    assert desk.only(A, found, (B, found)) == [ScriptChecked(T, A, ProofState.DIFFERS, "its loss is a sum")]

@@ -1,4 +1,4 @@
-"""What is dropped of what a pilot says, and what never is."""
+"""Which messages of a pilot are dropped, and which never are."""
 
 from __future__ import annotations
 
@@ -7,51 +7,53 @@ import pytest
 from pilot.core.commands import WriteCheckpoint
 from pilot.core.events import ExitCause, TrainerFinished, WorkerExited
 from pilot.protocol import wire
-from pilot.service.agents.intake import Intake, Speech
-from tests.unit.service.agents.test_stall_checks import NODES, G, Stage, T
+from pilot.service.agents.intake import Intake, Quota
+from pilot.service.agents.pending import Given
+from tests.unit.service.stage import A, B, G, Stage, T
 
 COMPLETING = [
-    wire.WorkerReady("t", 0.1),
-    wire.WorkerExited("t", "died", "killed by signal 9"),
-    wire.RankAddress("t", 1, {"rank-0": "x"}, "127.0.0.1:1"),
-    wire.RankJoined("t", 1),
-    wire.GroupFormed("t", 1, 0),
-    wire.GroupBroken("t", 1, "it broke"),
-    wire.RankPaused("t", 1, 5),
-    wire.RankExamined("t", 1, "slow"),
-    wire.TrainerFinished("t", 1, 5, 50),
+    wire.WorkerReady(T, 0.1),
+    wire.WorkerExited(T, "died", "killed by signal 9"),
+    wire.RankAddress(T, 1, {"rank-0": "x"}, "127.0.0.1:1"),
+    wire.RankJoined(T, 1),
+    wire.GroupFormed(T, 1, 0),
+    wire.GroupBroken(T, 1, "it broke"),
+    wire.RankPaused(T, 1, 5),
+    wire.RankExamined(T, 1, "slow"),
+    wire.TrainerFinished(T, 1, 5, 50),
 ]
 
 
-@pytest.fixture
-def talked() -> tuple[Stage, Intake, Speech]:
-    """A pilot that has said all that it may."""
-    stage, speech = Stage(), Speech()
-    intake = Intake(stage.core, stage.pending)
-    while intake.taken(0.0, NODES[0], speech, wire.Progress("t", 1, 1, 0, 1)) is not None:
-        pass
-    return stage, intake, speech
+class Exhausted(Stage):
+    """A pilot has sent all that it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trains(A, B)
+        self._intake, self._quota = Intake(self.core, self.pending), Quota()
+        while self.accepted(wire.Progress(T, 1, 1, 0, 1)) is not None:
+            pass
+
+    def accepted(self, message: wire.FromAgent) -> wire.FromAgent | None:
+        return self._intake.accepted(0.0, A, self._quota, message)
 
 
 @pytest.mark.parametrize("message", COMPLETING, ids=lambda message: type(message).__name__)
-def test_what_completes_a_command_or_ends_a_worker_is_never_too_much(
-    talked: tuple[Stage, Intake, Speech], message: wire.FromAgent
-) -> None:
-    _, intake, speech = talked
-    assert intake.taken(0.0, NODES[0], speech, message) == message
+def test_a_message_that_completes_a_command_or_ends_a_worker_is_never_dropped(message: wire.FromAgent) -> None:
+    assert Exhausted().accepted(message) == message
 
 
-def test_a_failed_write_is_heard_if_it_was_asked_for(talked: tuple[Stage, Intake, Speech]) -> None:
-    stage, intake, speech = talked
-    failed = wire.CheckpointWritten("t", 1, 5, asked=True, error="the disk is full")
-    assert intake.taken(0.0, NODES[0], speech, failed) is None
-    stage.pending.writing[T, NODES[0]] = WriteCheckpoint(T, NODES[0], "why"), 0.0
-    assert intake.taken(0.0, NODES[0], speech, failed) == failed
+def test_a_failed_write_is_accepted_if_it_was_requested() -> None:
+    stage = Exhausted()
+    failed = wire.CheckpointWritten(T, 1, 5, asked=True, error="the disk is full")
+    assert stage.accepted(failed) is None
+    stage.pending.writing[T, A] = Given(WriteCheckpoint(T, A, "why"), 0.0)
+    assert stage.accepted(failed) == failed
 
 
-def test_the_end_of_a_trainer_is_heard_once(talked: tuple[Stage, Intake, Speech]) -> None:
-    stage, intake, speech = talked
+def test_the_end_of_a_trainer_is_accepted_once() -> None:
+    stage = Exhausted()
     stage.post(TrainerFinished(T, G, 5, 50))
-    assert intake.taken(0.0, NODES[0], speech, wire.TrainerFinished("t", 1, 5, 50)) is None
-    stage.post(WorkerExited(T, NODES[0], ExitCause.STOPPED))
-    assert intake.taken(0.0, NODES[0], speech, wire.WorkerExited("t", "died")) is None, "it runs nothing any more"
+    assert stage.accepted(wire.TrainerFinished(T, 1, 5, 50)) is None
+    stage.post(WorkerExited(T, A, ExitCause.STOPPED))
+    assert stage.accepted(wire.WorkerExited(T, "died")) is None, "it runs nothing any more"

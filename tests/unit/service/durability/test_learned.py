@@ -80,7 +80,7 @@ def test_the_newest_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_where_nothing_can_be_kept_the_pool_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").write_text("")
     Learned(tmp_path / "file" / "here", "summit").write([(TrainerUid("u"), FAST)])
-    assert "cannot keep what trainers measured" in caplog.text
+    assert "cannot store what trainers measured" in caplog.text
     Learned(None, "summit").write([(TrainerUid("u"), FAST)])
 
 
@@ -90,6 +90,6 @@ def test_a_trainer_is_written_with_each_new_count_and_at_its_end(tmp_path: Path)
     written = []
     for nodes in (1, 1, 4, 4, 16):
         trainer.measured.rate(10.0, nodes, 100.0 * nodes)
-        written.append([len(one.points) for _, one in keeper.news([trainer])])
+        written.append([len(one.points) for _, one in keeper.changes([trainer])])
     assert written == [[], [], [2], [], [3]]
-    assert keeper.news([trainer]) == []
+    assert keeper.changes([trainer]) == []

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from pilot import __version__
@@ -41,17 +42,17 @@ from pilot.service.settings import core_of
 from pilot.site.site import Site
 from tests.unit.provisioning.scripted import Scripted
 from tests.unit.service.agents.test_roster import peer
+from tests.unit.service.stage import A, B
 
 SITE = Site(name="s", scheduler="slurm", launcher="srun", nodes_per_pilot=2, silent_s=10).replace(poll_s=0.02)
 LIMIT_S = 30.0
-A, B = NodeId("h.a"), NodeId("h.b")
 
 
 class Bench:
     """An autoscaler on a real core, driver and keeper; records which pilots are given notice or lost."""
 
-    def __init__(self, folder: Path, pilots: int | None = None) -> None:
-        fields = SITE.model_dump(mode="json")
+    def __init__(self, folder: Path) -> None:
+        fields = msgspec.to_builtins(SITE)
         header = Header(FORMAT, __version__, "pool", time.time(), {"planner": "dp"}, fields)
         self.journal = JournalWriter.create(folder / "journal.jsonl", header)
         self.driver = LiveDriver(core_of(header), self.journal, Clock())
@@ -64,8 +65,9 @@ class Bench:
         thread = SchedulerThread(self.scheduler.submit, self.scheduler)
         self.keeper = Keeper(SITE, thread, self.news.put_nowait)
         self.peer = peer()
-        admission = Admission(Connection("tcp://127.0.0.1:1", "0" * 64, "u", "e", "pool", "0"), folder, 1)
-        self.autoscaler = Autoscaler(SITE, self, self.driver, admission, self.keeper, self.news, pilots)
+        self.site = SITE
+        self.admission = Admission(Connection("tcp://127.0.0.1:1", "0" * 64, "u", "e", "pool", "0"), folder, 1)
+        self.autoscaler = Autoscaler(self, self.keeper, self.news, None)
 
     def notice(self, pilot: Pilot, cause: str, grace_s: float) -> None:
         self.noticed.append((pilot.node, cause, grace_s))
@@ -78,12 +80,8 @@ class Bench:
 
     def joins(self, node: NodeId, job: str) -> None:
         """A pilot of ``job`` registers."""
-        host, _, name = node.partition(".")
-        hello = wire.Hello(name, "secret", host, "127.0.0.1", 1, job=job)
+        hello = wire.Hello(node, "secret", "h", "127.0.0.1", 1, job=job)
         self.roster.register(self.driver.clock(), node, self.peer, hello)
-
-    def remarks(self) -> list[str]:
-        return self.driver.monitor.pool_remarks
 
     def hear(self, *events: KeeperEvent) -> None:
         """Let the autoscaler act on the keeper's ``events``."""
@@ -105,37 +103,36 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     made.journal.close()
 
 
-def submit(bench: Bench, name: str, max_nodes: int) -> None:
-    bench.driver.post(TrainerSubmitted(TrainerSpec(TrainerId(name), 1, max_nodes)))
-
-
-def test_as_many_nodes_are_wanted_as_the_trainers_can_use(bench: Bench) -> None:
+def test_as_many_nodes_are_wanted_as_a_plan_would_use(bench: Bench) -> None:
     assert bench.autoscaler.wanted_nodes() == 0
-    submit(bench, "a", 3)
-    submit(bench, "b", 4)
-    assert bench.autoscaler.wanted_nodes() == 7
-    bench.driver.post(DrainRequested("pilot down"))
-    assert bench.autoscaler.wanted_nodes() == 0
-
-
-def test_no_more_nodes_are_wanted_than_a_plan_would_use(bench: Bench) -> None:
     gains_until_4 = Curve.of([(1, 100.0), (4, 300.0), (8, 290.0), (64, 250.0)])
     spec = TrainerSpec(TrainerId("flat"), 1, 64, gains_until_4)
     bench.driver.post(TrainerSubmitted(spec))
     bench.driver.post(TrainerSubmitted(replace(spec, trainer=TrainerId("never flat"), curve=None, max_nodes=5)))
     bench.driver.post(TrainerSubmitted(replace(spec, trainer=TrainerId("large"), min_nodes=6)))
     assert bench.autoscaler.wanted_nodes() == 4 + 5 + 6
+    bench.autoscaler.scale(3)
+    assert bench.autoscaler.wanted_nodes() == 3 * SITE.nodes_per_pilot
+    bench.driver.post(DrainRequested("pilot down"))
+    assert bench.autoscaler.wanted_nodes() == 0
 
 
-def test_a_number_of_pilots_that_was_given_is_kept_whatever_the_trainers_can_use(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, pilots=3)
-    submit(bench, "a", 1)
-    assert bench.autoscaler.wanted_nodes() == 6
+@pytest.mark.parametrize(
+    ("given", "restarted", "kept"), [(None, False, 3), (5, False, 5), (5, True, 3), (None, True, 3)]
+)
+def test_the_last_scale_counts_after_a_restart_and_if_no_number_is_given(
+    tmp_path: Path, given: int | None, restarted: bool, kept: int
+) -> None:
+    bench = Bench(tmp_path)
+    bench.autoscaler.scale(3)
+    again = Autoscaler(bench, bench.keeper, bench.news, given, restarted)
+    assert again.wanted_nodes() == kept * SITE.nodes_per_pilot
+    assert bench.driver.books.scaled == (kept,)
     bench.journal.close()
 
 
 def test_a_node_that_is_set_aside_is_replaced_until_it_is_cleared(bench: Bench) -> None:
-    submit(bench, "a", 2)
+    bench.driver.post(TrainerSubmitted(TrainerSpec(TrainerId("a"), 1, 2)))
     bench.driver.post(PoolChanged(joined=(A, B)))
     solve = bench.driver.pending.solve
     assert solve is not None
@@ -150,12 +147,9 @@ def test_the_pilots_of_a_job_that_is_to_be_preempted_are_given_notice(bench: Ben
     for node, job in ((A, "7"), (B, "8")):
         bench.joins(node, job)
     bench.hear(JobNoticed("7", time.time() + 60), JobNoticed("8", time.time() - 5))
-    assert [(node, cause) for node, cause, _ in bench.noticed] == [
-        (A, "the scheduler preempts it"),
-        (B, "the scheduler preempts it"),
-    ]
-    assert 0 < bench.noticed[0][2] <= 60
-    assert bench.noticed[1][2] == 0
+    (first, cause, left_s), second = bench.noticed
+    assert (first, second) == (A, (B, cause, 0))
+    assert (cause, 0 < left_s <= 60) == ("the scheduler preempts it", True)
 
 
 def test_the_known_end_of_a_job_is_that_of_all_its_nodes(bench: Bench) -> None:
@@ -171,12 +165,12 @@ def test_of_a_job_that_is_over_those_pilots_are_lost_that_cannot_speak_for_thems
     bench.roster.pilots[B].away_s = 0.0
     bench.hear(JobEnded("7", JobEnd.PREEMPTED, "requeued", failed=False))
     assert bench.lost == [(B, "its job 7 ended: preempted")]
-    assert bench.remarks() == []
+    assert bench.driver.monitor.pool_remarks == []
 
 
 def test_failures_and_trouble_are_remarks(bench: Bench) -> None:
     bench.hear(JobEnded("7", JobEnd.FAILED, "exit 1", failed=True), Troubled("squeue does not answer"), Troubled(""))
-    assert bench.remarks() == [
+    assert bench.driver.monitor.pool_remarks == [
         "pilot job 7 failed: failed, exit 1",
         "squeue does not answer",
         "the scheduler answers again",
@@ -184,7 +178,7 @@ def test_failures_and_trouble_are_remarks(bench: Bench) -> None:
 
 
 def test_what_ends_while_it_is_taken_down_is_acted_on(bench: Bench) -> None:
-    submit(bench, "a", 2)
+    bench.driver.post(TrainerSubmitted(TrainerSpec(TrainerId("a"), 1, 2)))
 
     async def play() -> list[str]:
         listening = asyncio.create_task(bench.autoscaler.listen())

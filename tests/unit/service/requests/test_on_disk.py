@@ -1,4 +1,4 @@
-"""What is in the folders of trainers, and a damaged journal does not say."""
+"""Facts in the folders of trainers that a damaged journal lacks."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from pilot.core.trainer.spec import TrainerSpec
 from pilot.rundir.rundir import RunDir
 from pilot.service.durability.restore import lost_generations, lost_trainers
 from pilot.service.requests.launch_store import LaunchStore
-from pilot.submission.submission import LaunchSpec
-
-LAUNCH = LaunchSpec(script="/s.py", script_sha256="", arguments=[], cwd="/", python="python", environment={})
+from tests.unit.service.stage import LAUNCH
 
 
 def spec(name: str, digit: str) -> TrainerSpec:

@@ -1,4 +1,4 @@
-"""What a pool still answers about trainers that ended so long ago that it only knows how they ended."""
+"""Answers about trainers that ended so long ago that the pool only knows how they ended."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from pilot.core.config import CoordinatorConfig
-from pilot.core.coordinator import Coordinator
 from pilot.core.errors import UserError
-from pilot.core.events import Event, TrainerCancelled, TrainerSubmitted
+from pilot.core.events import TrainerCancelled, TrainerSubmitted
 from pilot.core.ids import TrainerId
 from pilot.core.trainer.spec import TrainerSpec
 from pilot.core.trainer.trainer import Phase
@@ -20,22 +19,19 @@ from pilot.rundir.rundir import RunDir
 from pilot.service.durability.learned import Learned
 from pilot.service.requests.api import Api
 from pilot.service.requests.launch_store import LaunchStore
-from pilot.submission.submission import LaunchSpec, Submission
-
-LAUNCH = LaunchSpec("/s.py", "0" * 64, [], "/", "python", {})
+from pilot.submission.submission import Submission
+from tests.unit.service.stage import LAUNCH, Stage
 
 
 @pytest.fixture
 def api(tmp_path: Path) -> Api:
     """Of a pool without a server, with one open trainer; two were cancelled, the first of which is past."""
-    core = Coordinator(CoordinatorConfig(ended_kept=1))
-    events: list[Event] = [TrainerSubmitted(TrainerSpec(TrainerId(name))) for name in ("first", "second", "open")]
-    for event in [*events, *(TrainerCancelled(TrainerId(name)) for name in ("first", "second"))]:
-        core.handle(1.0, event)
-    assert list(core.past) == ["first"]
-    driver = SimpleNamespace(core=core, monitor=SimpleNamespace(last=None))
-    launches = LaunchStore(RunDir(tmp_path), "pool", None)
-    return Api(None, None, driver, None, launches, None, lambda: None, lambda _: None, Learned(None, "site"))
+    stage = Stage(CoordinatorConfig(ended_kept=1))
+    stage.post(*(TrainerSubmitted(TrainerSpec(TrainerId(name))) for name in ("first", "second", "open")))
+    stage.post(*(TrainerCancelled(TrainerId(name)) for name in ("first", "second")))
+    assert list(stage.core.past) == ["first"]
+    view = SimpleNamespace(launches=LaunchStore(RunDir(tmp_path), "pool", None), study_store=None)
+    return Api(None, None, stage, view, lambda _: None, Learned(None, "site"))
 
 
 def test_who_waits_for_a_past_trainer_is_told_how_it_ended(api: Api) -> None:

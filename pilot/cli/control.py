@@ -1,0 +1,235 @@
+"""Commands that change a running pool, or wait for it: each sends a request and prints the result."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pilot.cli import candidates
+from pilot.cli.asking import AT_REST, REPLY_TIMEOUT_S, in_running_pool, patiently, pool_at
+from pilot.cli.options import FiniteRange, answers, json_option, to_json, trainer_argument
+from pilot.core.errors import PilotError, UserError
+from pilot.core.pool.evidence import headline
+from pilot.core.trainer.trainer import Phase
+from pilot.history.words import counted, node_count
+from pilot.protocol.requests import LONGEST_WAIT_S, Phases, Scaled
+from pilot.rundir.rundir import RunDir, owner, read_end
+
+ASK_EVERY_S = 5.0
+"""Time between questions about the cause of a drain's wait."""
+
+AUTO = "auto"
+
+
+@click.command("cancel")
+@trainer_argument
+@in_running_pool
+@answers
+def cancel(root: Path, trainer: str) -> tuple[Any, ...]:
+    """End TRAINER now. Its checkpoints and logs stay.
+
+    Its script gets 30 s to end before it is killed, also one that runs on after its training loop.
+
+    \b
+    Example:
+      pilot cancel vit
+    """
+    answer = pool_at(root).cancel(trainer)
+    stopping = "; its processes are being stopped" if answer.phase is Phase.CLOSING else ""
+    return answer, f"cancelled {answer.trainer}{stopping}"
+
+
+@click.command("hold")
+@trainer_argument
+@in_running_pool
+@answers
+def hold(root: Path, trainer: str) -> tuple[Any, ...]:
+    """Have TRAINER write a checkpoint and give its nodes back until `pilot release`. It keeps its place in the queue.
+
+    \b
+    Example:
+      pilot hold vit
+    """
+    answer = pool_at(root).hold(trainer)
+    return answer, f"{answer.trainer} is held; pilot release {answer.trainer} continues it"
+
+
+@click.command("release")
+@trainer_argument
+@in_running_pool
+@answers
+def release(root: Path, trainer: str) -> tuple[Any, ...]:
+    """Give nodes to TRAINER again, which is held; it continues from its checkpoint.
+
+    \b
+    Example:
+      pilot release vit
+    """
+    answer = pool_at(root).release(trainer)
+    return answer, f"{answer.trainer} is released; it is {answer.phase}"
+
+
+@click.command("rm")
+@click.argument("trainers", nargs=-1, required=True, shell_complete=candidates.trainers)
+@in_running_pool
+@answers
+def rm(root: Path, trainers: tuple[str, ...]) -> tuple[Any, ...]:
+    """Delete TRAINERS, which have ended, with their checkpoints and logs. Their names can be used again.
+
+    \b
+    Example:
+      pilot rm try1 try2
+    """
+    answer = pool_at(root).remove(trainers)
+    return answer, f"removed {', '.join(answer.trainers)}"
+
+
+@click.command("scale")
+@click.argument("pilots")
+@in_running_pool
+@answers
+def scale(root: Path, pilots: str) -> tuple[Any, ...]:
+    """Keep PILOTS pilots in the pool from now on: a number, or auto for as many as the trainers can use. To shrink,
+    queued jobs are cancelled first, then idle pilots; then the newest pilots leave after handing over their work.
+
+    \b
+    Examples:
+      pilot scale 16
+      pilot scale auto
+    """
+    answer = pool_at(root).scale(pilots_of(pilots))
+    return answer, scaled_text(answer)
+
+
+def scaled_text(answer: Scaled) -> str:
+    """The number of pilots and nodes that the pool has now, in words."""
+    pilots = "as many pilots as the trainers can use" if answer.pilots is None else counted(answer.pilots, "pilot")
+    return f"keeping {pilots}; the pool has {node_count(answer.nodes)} now"
+
+
+def pilots_of(given: str) -> int | None:
+    """Parse a number of pilots; None: as many as the trainers can use."""
+    if given == AUTO:
+        return None
+    if not given.isdecimal() or int(given) > 1_000_000:
+        raise UserError(f"PILOTS must be a number from 0 to 1000000, or {AUTO}; got {given!r}")
+    return int(given)
+
+
+@click.command("wait")
+@click.argument("trainers", nargs=-1, shell_complete=candidates.trainers)
+@click.option("--limit-s", type=FiniteRange(min=0), help="Timeout in seconds (default: none).")
+@in_running_pool
+@answers
+def wait(root: Path, trainers: tuple[str, ...], limit_s: float | None) -> tuple[Any, ...]:
+    """Wait until TRAINERS have ended (default: all that have not ended and are not held). A trial of a study has ended
+    when it is shelved. Exit status 1 if one of them did not finish.
+
+    \b
+    Example:
+      pilot wait cnn mlp && echo trained
+    """
+    if not trainers:
+        listed = pool_at(root).trainers().trainers
+        trainers = tuple(t.trainer for t in listed if t.phase not in AT_REST and not t.held)
+    deadline = time.monotonic() + (math.inf if limit_s is None else limit_s)
+    answer = _wait(root, trainers, 0.0) if trainers else Phases(trainers={})
+    while not all(phase in AT_REST for phase in answer.trainers.values()):
+        left_s = deadline - time.monotonic()
+        if left_s <= 0:
+            raise PilotError(f"timed out after {limit_s:g} s: {_line(answer)}", transient=True)
+        answer = patiently(lambda: _wait(root, trainers, min(left_s, LONGEST_WAIT_S)))  # noqa: B023  # called right here
+    finished = all(phase in (Phase.FINISHED, Phase.SHELVED) for phase in answer.trainers.values())
+    return answer, lambda: _show_ends(root, answer), 0 if finished else 1
+
+
+def _wait(root: Path, trainers: tuple[str, ...], limit_s: float) -> Phases:
+    return pool_at(root, timeout_s=2 * REPLY_TIMEOUT_S).wait(list(trainers), limit_s)
+
+
+def _show_ends(root: Path, answer: Phases) -> None:
+    """Print their phases, and a line for each failure."""
+    click.echo(_line(answer))
+    failed = {trainer for trainer, phase in answer.trainers.items() if phase is Phase.FAILED}
+    for trainer in pool_at(root).trainers().trainers if failed else ():
+        if trainer.trainer in failed:
+            click.echo(f"{trainer.trainer} failed: {headline(trainer.reason)}", err=True)
+
+
+def _line(answer: Phases) -> str:
+    return ", ".join(f"{trainer} {phase}" for trainer, phase in answer.trainers.items()) or "no trainer to wait for"
+
+
+@click.command("down")
+@click.option("--limit-s", type=FiniteRange(min=0), default=300.0, help="Timeout in seconds.")
+@in_running_pool
+@json_option
+def down(root: Path, limit_s: float, as_json: bool) -> None:
+    """Shut the pool down: trainers write a checkpoint, pilots leave, jobs end, and the coordinator exits.
+
+    \b
+    Example:
+      pilot down
+    """
+    from pilot.agent import workdir
+
+    answer = pool_at(root).down()
+    if not as_json:
+        click.echo(f"draining {node_count(answer.nodes)} ({root})")
+    try:
+        wait_until_gone(root, limit_s, None if as_json else click.echo)
+    except KeyboardInterrupt:
+        click.echo(f"the pool keeps draining; pilot down --run-dir {root} waits for it", err=True)
+        raise
+    workdir.sweep()
+    refuse_disorder(root)
+    done = "down: trainers are saved, nothing is left running; pilot up continues with them"
+    click.echo(to_json(answer) if as_json else done)
+
+
+def wait_until_gone(root: Path, limit_s: float, report: Callable[[str], None] | None = None) -> None:
+    """Wait until no coordinator owns the run directory; :class:`PilotError` if one still does after ``limit_s``.
+
+    ``report`` gets a line on the cause of the wait when the drain has taken a while, and whenever that changes.
+    """
+    deadline = time.monotonic() + limit_s
+    ask_s, reported = time.monotonic() + ASK_EVERY_S, ""
+    while owner(RunDir(root)) is not None:
+        if report is not None and time.monotonic() > ask_s:
+            ask_s, waits = time.monotonic() + ASK_EVERY_S, _waits_for(root)
+            if waits not in ("", reported):
+                reported = waits
+                report(f"waiting for {waits}")
+        if time.monotonic() > deadline:
+            raise PilotError(
+                f"the pool is still draining after {limit_s:g} s (log: {root / 'coordinator.log'}); "
+                "run pilot down again to keep waiting",
+                transient=True,
+            )
+        time.sleep(0.1)
+
+
+def _waits_for(root: Path) -> str:
+    """Why the drain takes long; "" if the coordinator does not answer: it is about to exit."""
+    try:
+        status = pool_at(root, ASK_EVERY_S).status()
+    except PilotError:
+        return ""
+    idle = AT_REST | {Phase.QUEUED}
+    trainers = [f"{t.trainer} ({t.waits})" for t in status.trainers if t.waits and t.phase not in idle]
+    nodes = [f"{node_count(len(status.pool))} to leave"] if status.pool else []
+    return "; ".join(trainers or nodes or ["its jobs to end"])
+
+
+def refuse_disorder(root: Path) -> None:
+    """:class:`PilotError` if the ended coordinator's report is missing, or names jobs, nodes or states left or lost."""
+    rundir = RunDir(root)
+    how = read_end(rundir.ended)
+    problems = how.problems() if how is not None else ["it was killed before it could report what is left"]
+    if problems:
+        raise PilotError(f"the coordinator has ended, but: {'; '.join(problems)}; its log is {rundir.log}")

@@ -1,0 +1,216 @@
+"""Plans: when another one is needed, the problem that a planner gets, and the targets that follow from its answer.
+
+Whatever changes the problem (nodes joined or left, a trainer arrived or ended) makes a new ``Problem`` and requests its
+solution (``Solve``). A newer problem makes the older one stale, and a problem whose answer was to change nothing is not
+posed again (``settled``). Progress poses a problem, at a bounded rate, when a curve differs from that in the last
+problem. ``PlanReady`` sets each trainer's *target* nodes. Until then, and if no plan comes, targets stay as they are: a
+slow or failing solver never strands a node. Only a trainer that arrives while no plan is being made gets its minimum of
+the free nodes at once: it starts while its batch is collected.
+
+A problem treats nodes as interchangeable. If too many are set aside for a trainer to get its count, the plan is not
+carried out, and the problem is posed again with at most what that trainer can have (``reach``). With periodic plans the
+problem waits until a decision is due, and until then events only consult :mod:`pilot.core.plan.between`; while a
+decision is ``awaited``, events pose it again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from pilot.core import events
+from pilot.core.bookkeeping import Bookkeeping
+from pilot.core.commands import Command, Solve
+from pilot.core.curves import profiles
+from pilot.core.curves.measured import learn
+from pilot.core.errors import InvariantError
+from pilot.core.ids import PlanId, TrainerId
+from pilot.core.plan.assign import assign
+from pilot.core.plan.between import interim, next_due_s
+from pilot.core.plan.problem import UNSAID_STEP_S, Candidate, PlanStatus, Problem
+from pilot.core.pool.losses import NO_LOSS
+from pilot.core.trainer.trainer import Trainer
+
+CURVE_PLANS = 2
+"""At most this many plans per forward-looking time are asked for because curves moved."""
+
+
+class Planning(Bookkeeping):
+    """The trainers, and the nodes that plans give them."""
+
+    def admitted(self) -> list[Trainer]:
+        """The trainers that share the pool now, Pj_max at most."""
+        return self._registry.admitted(self.config.max_parallel_trainers)
+
+    def wanted_nodes(self) -> int:
+        """How many nodes the pool should have: as many as a plan would use if there were enough for all (each of its
+        terms, eq. 16, then depends on one trainer only), plus those here that no trainer can use."""
+        trainers = self.admitted() + self._offers(self.config.max_parallel_trainers)
+        wants = (self._candidate(t, t.spec.max_nodes).wants(self.config.t_fwd_s) for t in trainers)
+        return sum(wants) + self._studies.reserved + self.useless()
+
+    def useless(self) -> int:
+        """How many nodes of the pool no trainer can use, so that other pilots must replace them. If it is the script
+        that cannot start, replacing them would not help, and they do not count.
+        """
+        aside = sum(self.pool.is_free(node) for node in self.pool.aside)
+        return aside + self.blame.useless_to([t for t in self.admitted() if not t.refusal], lasting=True)
+
+    def _offers(self, most: int) -> list[Trainer]:
+        """Up to ``most`` trials that studies may ask for, within Pj_max."""
+        asking = sum(len(study.reserved) for study in self.studies.values())
+        room = max(0, self.config.max_parallel_trainers - len(self.admitted()) - asking)
+        return self._studies.offers(min(room, most))
+
+    # --- when another plan is needed --------------------------------------------------------------------------------
+
+    def _arrived(self, came: Trainer | None) -> list[Command]:
+        """A trainer that arrives and could have nodes is planned for with its batch; one that only queues is not."""
+        if came is None or came not in self.admitted() or self.pool.usable < came.spec.min_nodes:
+            return []
+        self.arrivals.note(self.now_s, came.id)
+        if not self.config.arrivals_s:
+            return self._plan_if(self.arrivals.close())
+        self._start_small(came)
+        return []
+
+    def _start_small(self, trainer: Trainer) -> None:
+        """Give ``trainer`` its minimum of the free nodes until its batch is planned for. Not while a plan is being
+        made, which counts on these nodes itself, nor with periodic plans, which have their own rule for free nodes."""
+        if not (self.solving or self.config.decide_every_s):
+            soon = self._ending(self.now_s)
+            for started in assign(self.pool, [trainer], {trainer.id: trainer.spec.min_nodes}, ending=soon).changed:
+                self._touch(started.id)
+
+    def _plan_if_outdated(self, trainer_id: TrainerId) -> None:
+        """Ask for another plan if the trainer scales otherwise than the last problem assumed, unless that is recent."""
+        trainer = self._registry.open.get(trainer_id)
+        due = self.now_s - self.asked_s >= self.config.t_fwd_s / CURVE_PLANS
+        if not due or trainer is None or trainer_id not in self._touched:
+            return
+        if not (trainer.held or trainer.shelved) and trainer.measured.moved:
+            self._replan = self._replan or f"trainer {trainer_id} scales differently than assumed"
+
+    def _decision_due_s(self) -> float:
+        """The next multiple of the period, while there are trainers."""
+        idle = self.draining or not self._registry.open
+        return math.inf if idle else next_due_s(self.decided_s, self.config.decide_every_s)
+
+    def decides_now(self) -> bool:
+        """Whether a plan made now is a decision: always, unless plans are periodic."""
+        return not self.config.decide_every_s or self.awaited or self._decision_due_s() <= self.now_s
+
+    def _decide(self) -> list[Command]:
+        if self._decision_due_s() > self.now_s:
+            return []
+        self.decided_s, self.awaited = self.now_s, True
+        return self._plan_if("a decision is due")
+
+    # --- the problem ------------------------------------------------------------------------------------------------
+
+    def _ask(self, reason: str) -> list[Command]:
+        self.asked_s = self.now_s
+        problem = self._next_problem()
+        if self.settled and problem == self.problem:
+            self.awaited = False
+            return []  # the answer is known: everything stays as it is
+        self.plan_id = PlanId(self.plan_id + 1)
+        self.solving = problem is not None
+        if problem is None:
+            self.awaited = False
+            return []
+        self.problem, self.settled = problem, False
+        return [Solve(self.plan_id, problem, reason)]
+
+    def _next_problem(self) -> Problem | None:
+        """The problem to solve next; None: no trainer could run, or no decision is due and none can get more."""
+        admitted, config, reserved = self.admitted(), self.config, self._studies.reserved
+        free = self.pool.usable - reserved - sum(len(trainer.target) for trainer in admitted)
+        trainers = admitted + self._offers(max(1, free))
+        learn([trainer.measured for trainer in trainers], self.priors)
+        weights = self._studies.weights(self.now_s, self.pool.usable, trainers)
+        known = self.priors, self.costs, self.changes.useful_s(self.now_s), config.objective, weights
+        pins = profiles.Profiler(self.now_s, self.pool.usable - reserved, admitted, *known).pins()
+        problem = self._pose(trainers, pins, weights)
+        if problem is not None and config.decide_every_s and not self.awaited:
+            return interim(problem)
+        return problem
+
+    def _pose(
+        self, trainers: Sequence[Trainer], pins: Mapping[TrainerId, int], weights: Mapping[TrainerId, float]
+    ) -> Problem | None:
+        """The problem of dividing the pool among ``trainers``; None if none of them could run.
+
+        ``pins``: counts that are fixed; one that does not fit is dropped. ``weights``: of trials
+        (:mod:`pilot.core.study.study`).
+        """
+        growing = [t for t in trainers if not t.refuses_to_grow]
+        able = [(t, room) for t in growing if (room := self._room(t)) >= t.spec.min_nodes]
+        if not able:
+            return None
+        config, soon = self.config, self._ending(self.now_s)
+        useless = self.blame.useless_to([t for t, _ in able])
+        nodes = max(0, self.pool.usable - useless - self._studies.reserved - len(soon.nodes))
+        return Problem(
+            nodes=nodes,
+            t_fwd_s=config.t_fwd_s,
+            candidates=tuple(_pinned([self._candidate(t, room, weights) for t, room in able], nodes, pins)),
+            step_s=config.decide_every_s or UNSAID_STEP_S,
+            ending=len(soon.nodes),
+            ends_in_s=soon.left_s,
+            losses=self.losses.rate if config.timed else NO_LOSS,
+        )
+
+    def _room(self, trainer: Trainer) -> int:
+        """The most nodes that it can have; none if the last plan gave too many and it is not among those that reach
+        more."""
+        most = trainer.room(self.pool)
+        return most if self._reach is None else min(most, self._reach.get(trainer.id, 0))
+
+    def _candidate(self, trainer: Trainer, room: int, weights: Mapping[TrainerId, float] | None = None) -> Candidate:
+        value, weight = trainer.value(self.config.objective), (weights or {}).get(trainer.id, 1.0)
+        candidate = trainer.candidate(value if weight == 1.0 else value.scaled(weight), room, self.costs)
+        if not self.config.timed:
+            return candidate
+        return replace(candidate, trained_s=trainer.measured.trained_s(self.now_s), left_s=trainer.left_s())
+
+    # --- its answer -------------------------------------------------------------------------------------------------
+
+    def _plan_failed(self, event: events.PlanFailed) -> list[Command]:
+        if event.plan_id == self.plan_id:
+            self.solving = self.awaited = False
+        return []
+
+    def _plan_ready(self, event: events.PlanReady) -> list[Command]:
+        if event.plan_id != self.plan_id:
+            return []
+        self.solving = False
+        if self.problem is None or self.draining:
+            return []
+        if event.plan.status is PlanStatus.KEPT:
+            self.plan, self.awaited = event.plan, False
+            return []
+        counts, late = event.plan.as_dict(), dict(event.plan.ending)
+        if not self.problem.feasible(counts, late):
+            raise InvariantError(f"plan {event.plan_id} is not feasible: {counts}, ending: {late}")
+        soon = self._ending(self.asked_s)
+        assigned = assign(self.pool, self.admitted(), counts, self.config.packing, soon, late)
+        if assigned.short:  # too many nodes are set aside for them; pose it again with at most what they can use
+            self._reach = {c.trainer: c.max_nodes for c in self.problem.candidates} | assigned.short
+            return self._plan_if(f"{', '.join(assigned.short)} cannot use the nodes that the plan gave")
+        self.plan, self.settled, self.awaited = event.plan, counts == self.problem.kept(), False
+        for trainer in assigned.changed:
+            self._touch(trainer.id)
+        return self._studies.won(self.now_s, counts)
+
+
+def _pinned(candidates: Sequence[Candidate], nodes: int, pins: Mapping[TrainerId, int]) -> Iterator[Candidate]:
+    """``candidates`` with those of the ``pins`` that fit, each and together."""
+    for candidate in candidates:
+        pin = pins.get(candidate.trainer)
+        if pin is None or pin > nodes or not candidate.allows(pin):
+            yield candidate
+        else:
+            nodes -= pin
+            yield replace(candidate, pin=pin)

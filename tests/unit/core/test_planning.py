@@ -1,0 +1,99 @@
+"""Which trainers are in a problem, with how many nodes at most, and how many nodes the pool should have."""
+
+from __future__ import annotations
+
+import pytest
+
+from pilot.core.config import CoordinatorConfig
+from pilot.core.coordinator import Coordinator
+from pilot.core.curves.curve import Curve
+from pilot.core.events import DrainRequested, ExitCause, PlanReady, PoolChanged, TrainerSubmitted, WorkerExited
+from pilot.core.ids import NodeId, TrainerId
+from pilot.core.plan.objective import throughput
+from pilot.core.plan.problem import Plan, PlanStatus
+from pilot.core.pool.evidence import SetAside
+from pilot.core.study.events import StudySubmitted
+from pilot.core.trainer.spec import TrainerSpec
+from tests.property.test_studies import study
+from tests.property.world import World, generous_plan
+
+A, B = TrainerId("a"), TrainerId("b")
+X, Y, Z = map(NodeId, "xyz")
+
+
+def of(*specs: TrainerSpec, config: CoordinatorConfig | None = None) -> Coordinator:
+    """A coordinator with three nodes and trainers of ``specs``."""
+    core = Coordinator(config)
+    core.handle(0.0, PoolChanged(joined=(X, Y, Z)))
+    for spec in specs:
+        core.handle(0.0, TrainerSubmitted(spec))
+    return core
+
+
+def test_a_problem_includes_the_trainers_that_can_have_their_minimum() -> None:
+    core = of(TrainerSpec(A, 2, 8), TrainerSpec(B, 1, 8))
+
+    def posed(reach: dict[TrainerId, int] | None = None) -> tuple[int, dict[TrainerId, int]] | None:
+        core._reach = reach
+        problem = core._next_problem()
+        return problem and (problem.nodes, {c.trainer: c.max_nodes for c in problem.candidates})
+
+    assert posed() == (3, {A: 8, B: 8})
+    assert posed({A: 2}) == (3, {A: 2}), "who can reach nothing is not in it"
+    assert posed({A: 1, B: 1}) == (3, {B: 1})
+    assert posed({A: 1}) is None
+    core.trainers[A].evidence.aside = {X: SetAside(9.0, "it failed"), Y: SetAside(9.0, "it failed")}
+    assert posed() == (3, {B: 8})
+    core.pool.leave(Z, None)
+    assert posed() == (2, {B: 8})
+
+
+def test_a_trial_is_worth_its_weight_and_any_other_trainer_what_the_objective_says() -> None:
+    curve = Curve.of([(1, 10.0), (4, 30.0)])
+    core = of(*(TrainerSpec(name, curve=curve) for name in (A, B)), config=CoordinatorConfig(objective=throughput))
+    problem = core._pose(list(core.trainers.values()), {}, {A: 2.0})
+    assert problem is not None
+    assert [[c.value_at(nodes) for nodes in (1, 4)] for c in problem.candidates] == [[20.0, 60.0], [10.0, 30.0]]
+
+
+def test_a_pool_should_have_the_nodes_that_trainers_want_and_one_more_for_each_that_none_can_use() -> None:
+    world = World()
+    world.submit(A, 1, 4, Curve.proportional(), fixed_curve=True)
+    assert world.core.wanted_nodes() == 4
+    world.join(3)
+    world.settle()
+    assert (world.core.wanted_nodes(), world.core.useless()) == (4, 0)
+    world.join(2)
+    world.settle()
+    [idle] = world.core.pool.available()
+    world.core.pool.aside[idle] = SetAside(9e9, "it failed")
+    assert (world.core.wanted_nodes(), world.core.useless()) == (5, 1)
+
+
+def test_nodes_reserved_for_trials_are_among_them() -> None:
+    world = World()
+    world.join(2)
+    world.send(StudySubmitted(study(trials=1)))
+    assert world.core.wanted_nodes() == 2, "what its only trial would take"
+    world.complete(0, generous_plan)
+    assert world.core.wanted_nodes() == 2, "and that is kept for it now"
+
+
+def test_a_plan_that_comes_while_the_pool_drains_asks_for_no_trial() -> None:
+    world = World()
+    world.join(2)
+    world.send(StudySubmitted(study(trials=2)))
+    world.send(DrainRequested())
+    while world.pending:
+        world.complete(0, generous_plan)
+    assert not any(trial.asked for trial in world.core.studies[study().study].trials)
+
+
+@pytest.mark.parametrize(("cause", "replaced"), [(ExitCause.RAISED, 1), (ExitCause.UNREAD, 0)])
+def test_a_node_that_will_be_tried_again_soon_is_not_replaced(cause: ExitCause, replaced: int) -> None:
+    core = of(TrainerSpec(A))
+    core.handle(0.0, PlanReady(core.plan_id, Plan(PlanStatus.OPTIMAL, ((A, 1),), 0.0)))
+    (node,) = core.trainers[A].workers
+    core.handle(1.0, WorkerExited(A, node, cause, "its folder: Stale file handle"))
+    assert node in core.trainers[A].evidence.aside
+    assert core.useless() == replaced
