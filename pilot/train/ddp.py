@@ -51,9 +51,7 @@ CHECKPOINT = "checkpoint.pt"
 """The file name of the script's checkpoint in the trainer's folder."""
 
 WITH_OPTIMIZERS = "torch._dynamo"
-"""torch imports this with the first optimizer, in 2 to 4 s, so it is imported before processes are forked. It starts no
-thread.
-"""
+"""torch imports this with the first optimizer, in 2 to 4 s; it is imported before forks, and starts no thread."""
 
 POLL_S = 0.05
 PERIOD_S = 1.0
@@ -94,9 +92,7 @@ class Restarts:
         self._progress = StepCounts(self._trainer)
 
     def run(self) -> None:
-        """Return in each process that will run the script; in this process raise ``SystemExit`` when the agent stops
-        it.
-        """
+        """Return in each process that will run the script; raise ``SystemExit`` in this one when the agent stops it."""
         checkpoint = checkpoint_for_script(self._checkpoint, self._uid, self._held)
         importlib.import_module(WITH_OPTIMIZERS)
         self._link.send(wire.WorkerReady(self._trainer, time.time() - psutil.Process().create_time()))

@@ -161,9 +161,7 @@ def torchrun_environment(group: Membership, seat: Seat, endpoint: tuple[str, int
 
 
 class Store:
-    """A process with torch's TCPStore, which listens only at ``address``, on the site's interface. In a process of its
-    own its thread does not disturb forks.
-    """
+    """A process with torch's TCPStore, listening only at ``address``, so that no forking process has its thread."""
 
     def __init__(self, address: str) -> None:
         self._socket = socket.create_server((address, 0), backlog=4096)

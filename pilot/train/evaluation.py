@@ -53,9 +53,7 @@ class Evaluation:
 
     @property
     def topic(self) -> int:
-        """The topic of the pass's agreements: the same number on all ranks, and another one for other data or
-        functions.
-        """
+        """The topic of the pass's agreements: the same number on all ranks, another for other data or functions."""
         name = getattr(self._function, "__qualname__", type(self._function).__qualname__)
         return zlib.crc32(f"{name} {self._length} {self._batch_size}".encode())
 
@@ -119,9 +117,7 @@ class Evaluation:
         return zip((size for size, _ in cuts), loader, strict=True)
 
     def _cuts(self, done: int, number: int, ranks: int) -> list[tuple[int, range]]:
-        """Return (count, samples) of each batch of rank ``number`` in the round at ``done``. Batches that only keep
-        ranks in step come last, and count as 0 samples.
-        """
+        """Return (count, samples) of each batch of rank ``number`` in this round; batches to keep in step count 0."""
         start, stop, _ = self._piece(done, number, ranks)
         own = [range(cut, min(cut + self._batch_size, stop)) for cut in range(start, stop, self._batch_size)]
         together = self._in_step if ranks > 1 else 1
@@ -133,9 +129,7 @@ class Evaluation:
 
 @contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Set evaluation mode in the body, and restore each module's mode by its ``train``, which may do more than set a
-    flag (an adapter merges its weights for an evaluation).
-    """
+    """Set evaluation mode in the body, and restore each module's mode by its ``train``, which may do more."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:

@@ -1,6 +1,4 @@
-"""The turns of ``session.iterations``: each does one step, and epochs advance by themselves. A turn whose step is void
-is repeated with the same number.
-"""
+"""The turns of ``session.iterations``: each does one step, and is repeated with the same number if that is void."""
 
 from __future__ import annotations
 

@@ -114,9 +114,7 @@ class SessionLoop(LoopView):
         yield from self._loop(lambda: self._training.position.epoch, count, begin, end)
 
     def iterations(self, count: int) -> Generator[int, None, None]:
-        """See :meth:`pilot.train.session.Session.iterations`. A turn whose step is void is repeated, unless the next
-        group is further.
-        """
+        """See :meth:`pilot.train.session.Session.iterations`. A turn whose step is void is repeated."""
         check_count("session.iterations", count)
         if self.checked is not None:
             count = min(count, self.checked.epochs * self.checked.steps)
@@ -184,9 +182,7 @@ class SessionLoop(LoopView):
             self._stopping = self._training.position.stopping = True
 
     def _end_epoch(self, *, stop: bool) -> None:
-        """Agree with the other ranks that the epoch is over, on the values that rank 0 reported in it, and on whether
-        it was the last one.
-        """
+        """Agree that the epoch is over, on rank 0's reported values, and on whether it was the last one."""
         self.end_batch()
         self.check.ours()
         ours, measured, self.measured = {STOP: 1.0} if stop else {}, self.measured, {}

@@ -91,9 +91,7 @@ class Session(Uncopied):
 
     @property
     def share(self) -> int:
-        """The number of samples to draw on this rank for the next :meth:`step`, in :meth:`iterations` without a loader;
-        0 after it.
-        """
+        """The number of samples to draw for the next :meth:`step`, in :meth:`iterations` without a loader."""
         return self._step.samples
 
     @property
@@ -220,9 +218,7 @@ class Session(Uncopied):
         return script_end.closed_at_end(self._loop.iterations(count))
 
     def stop(self) -> None:
-        """Make this epoch the last one on all ranks, whichever of them calls this; in :meth:`iterations`, make the next
-        step the last one.
-        """
+        """Make this epoch, or the next step in :meth:`iterations`, the last one, on all ranks."""
         self._loop.stop()
 
     def evaluate(

@@ -33,9 +33,7 @@ Place = tuple[dict[str, Any], str]
 
 
 class Replicated:
-    """One rank's replicated values. ``of_shards``: the names of sharded values, which are the same only on ranks with
-    the same shard.
-    """
+    """One rank's replicated values. ``of_shards``: the names of values that are the same only for the same shard."""
 
     def __init__(self, training: Training) -> None:
         self._named = training.trained.named
@@ -78,9 +76,7 @@ class Replicated:
         self._own |= names
 
     def numbers(self) -> Numbers:
-        """Return the checksums by name: 1 to 65521, or ``OWN``; negative if the script changes the value after
-        steps.
-        """
+        """Return the checksums by name: 1 to 65521, or ``OWN``; negative for values that change after steps."""
         buffers = self._buffer_numbers()
         self._compare_buffers(buffers)
         values = dict(self._values())
@@ -91,9 +87,7 @@ class Replicated:
         return {name: OWN if name in own else number for name, number in alike.items()}
 
     def _values(self) -> Iterator[tuple[str, Any]]:
-        """Yield the values by name. Options come first: if they differ, so does everything after them. (Options that
-        ``state_dict`` leaves out are for one step.)
-        """
+        """Yield the values by name, options first: if they differ, so does everything after them."""
         for named, optimizer in self._optimizers.items():
             saved = optimizer.state_dict()["param_groups"]
             for number, (group, its) in enumerate(zip(optimizer.param_groups, saved, strict=True)):

@@ -26,9 +26,7 @@ def count_of(name: str, value: Any) -> int:
 
 
 def mix(*numbers: int) -> int:
-    """Return a 63-bit seed that depends on all of ``numbers`` and their order (the finaliser of SplitMix64,
-    chained).
-    """
+    """Return a 63-bit seed that depends on all ``numbers`` and their order (SplitMix64's finaliser, chained)."""
     return _chain(numbers) >> 1
 
 
@@ -152,9 +150,7 @@ class Batching:
         return stop - start, self._cut(start, stop)
 
     def shares(self, cursor: int, length: int, rank: int, size: int) -> Iterator[StepShare]:
-        """Yield the shares of ``rank`` in all steps from ``cursor`` to the epoch's end, in a group that does not
-        change.
-        """
+        """Yield the shares of ``rank`` in all steps from ``cursor`` to the epoch's end, in a constant group."""
         full = self.full(size)
         one = self.share(0, full, rank, size)
         while length - cursor >= full:

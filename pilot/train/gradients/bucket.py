@@ -85,9 +85,7 @@ def _taken_early(gradient: torch.Tensor | None, early: torch.Tensor | None, take
 
 
 def check_gradients(gradients: Sequence[torch.Tensor | None], *, in_backward: bool = False) -> None:
-    """Raise :class:`UserError` if these gradients cannot be summed. ``in_backward``: backward, which is about to end,
-    has computed all of them.
-    """
+    """Raise :class:`UserError` if gradients cannot be summed; ``in_backward``: backward has computed all of them."""
     made = [gradient for gradient in gradients if gradient is not None]
     for gradient in made if not {torch.Tensor}.issuperset(map(type, made)) else ():
         if isinstance(gradient, Placeholder):

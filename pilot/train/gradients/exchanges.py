@@ -105,9 +105,7 @@ class ShardedExchange(Exchange):
         super().flush()
 
     def _check_reduced(self, weight: float) -> None:
-        """Raise :class:`UserError` if gradients left for a later batch do not have the same ``weight`` as that
-        batch.
-        """
+        """Raise :class:`UserError` if gradients left for a later batch have another ``weight`` than that."""
         if not self._first and weight != self._sharding.weight and not self._sharding.reduces:
             raise UserError(
                 "model.set_requires_gradient_sync(False) leaves a batch's gradients to be summed with those of the next"

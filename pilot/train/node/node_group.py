@@ -87,11 +87,9 @@ class _ThenCopy:
         self._work, self._target, self._source = work, target, source
 
     def is_completed(self) -> bool:
-        """See :class:`Work`."""
         return self._work.is_completed()
 
     def wait(self) -> None:
-        """See :class:`Work`."""
         self._work.wait()
         self._target.copy_(self._source)
 

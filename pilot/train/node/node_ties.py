@@ -32,23 +32,16 @@ _Result = TypeVar("_Result")
 
 
 class NodeTies:
-    """The connection of a training process to the others of its node, by the gloo process ``group``. ``tied``: it
-    computes together with others.
-    """
+    """The connection to the node's other processes; ``tied``: this one computes together with others."""
 
     def __init__(self, group: Any = None) -> None:
         self._group = group
         self.tied = group is not None
-        self._attend: Callable[[float], None] = lambda _nap_s: None
-
-    def meanwhile(self, attend: Callable[[float], None]) -> None:
-        """Call ``attend`` during waits for the other processes, with the seconds that it may take."""
-        self._attend = attend
+        #: called during waits for the other processes, with the seconds that it may take
+        self.attend: Callable[[float], None] = lambda _nap_s: None
 
     def together(self, act: Callable[[], _Result]) -> _Result:
-        """Return the result of ``act``; raise :class:`~pilot.comm.channel.PeerGone` if ``act`` raised it on any of the
-        node's processes.
-        """
+        """Return the result of ``act``; :class:`PeerGone` if ``act`` raised that on any of the node's processes."""
         if not self.tied:
             return act()
         try:
@@ -72,7 +65,7 @@ class NodeTies:
         received = torch.empty(self._group.size(), dtype=torch.int64)
         work, nap_s = self._group._allgather_base(received, torch.tensor([word])), FIRST_NAP_S
         while not work.is_completed():
-            self._attend(nap_s)
+            self.attend(nap_s)
             nap_s = longer(nap_s)
         try:
             work.wait()
@@ -84,32 +77,24 @@ class NodeTies:
 
 @dataclass
 class InForce:
-    """The generation in force on a node. Processes that are tied agree on it; otherwise each uses its own
-    ``membership``. ``lose`` is called when a generation is gone.
+    """The generation in force on a node. Processes that are tied agree on it: ``started`` has the same state on all of
+    its ranks, or is None. Otherwise each uses its own ``membership``. ``lose`` is called when a generation is gone.
     """
 
     membership: MembershipState
     ties: NodeTies
     lose: Callable[[int], None]
-    _started: Membership | None = None
+    started: Membership | None = None
 
     @property
     def group(self) -> Membership | None:
         """The generation in force. If the node's processes are tied, it ends only when all of them know that."""
-        return self._started if self.ties.tied else self.membership.current
-
-    def started(self, group: Membership) -> None:
-        """Put ``group`` in force: all of its ranks have the same state."""
-        self._started = group
-
-    def ended(self) -> None:
-        """Put no generation in force."""
-        self._started = None
+        return self.started if self.ties.tied else self.membership.current
 
     def check_again(self) -> None:
         """Let this process notice a lost generation by itself, at the end of a script, when nothing is computed."""
         if self.membership.current is None:
-            self._started = None
+            self.started = None
 
     def next(self, attend: Callable[[], None], ready: Callable[[], bool]) -> int:
         """Wait for the next generation, the same on all tied processes, and return it. ``attend`` waits for events;
@@ -138,15 +123,13 @@ class InForce:
             return self.ties.together(act)
         except PeerGone:
             self.lose(group.generation)
-            self._started = None
+            self.started = None
             raise
 
 
 @dataclass(frozen=True, slots=True)
 class NodeFabric:
-    """How the processes of a node compute together. ``group`` sums their gradients; None: the rank process does, in
-    shared memory.
-    """
+    """How a node's processes compute together; without ``group`` the rank process sums, in shared memory."""
 
     group: NodeGroup | None = None
     ties: NodeTies = field(default_factory=NodeTies)

@@ -92,7 +92,7 @@ class Elastic(RankGroup):
         self._reporter = Reporter(trainer, training, link.send)
         self._pace = PaceMeter(trainer)
         self._ties = ties
-        ties.meanwhile(self._attend)
+        ties.attend = self._attend
         self._in_force = InForce(self._membership, ties, self._lose)
         self._answers = RankAnswers(link, self._membership, stall_timer, self._attend, self._lose, self._report_wait)
         answer = self._answers.next
@@ -119,7 +119,6 @@ class Elastic(RankGroup):
 
     @property
     def is_over(self) -> bool:
-        """See :class:`~pilot.train.ranks.group.RankGroup`."""
         return self._released is not None
 
     @property
@@ -132,13 +131,11 @@ class Elastic(RankGroup):
         return self._group
 
     def attach(self) -> None:
-        """See :class:`~pilot.train.ranks.group.RankGroup`."""
         with suppress(PeerGone):
             group = self._expect_group()
             self._in_force.together(group, lambda: self._attach(group.generation))
 
     def select(self, number: int) -> list[int]:
-        """See :class:`~pilot.train.ranks.group.RankGroup`."""
         self._in_step = True
         group = self._expect_group()
         if group.size == 1:
@@ -203,9 +200,7 @@ class Elastic(RankGroup):
                 self._pace.begins(time.monotonic(), self._stall_timer.ended_s)
 
     def gather(self, row: list[int]) -> list[list[int]]:
-        """Return the rows of all ranks, between two steps; pause instead if a rank was asked to. (A switch waits for
-        the next step, where newcomers enter.)
-        """
+        """Return the rows of all ranks, between two steps; pause instead if a rank was asked to."""
         self._attend(0.0)
         group = self._expect_group()
         rows = self._gather(group, [int(self._membership.pause_asked), *row])
@@ -219,9 +214,7 @@ class Elastic(RankGroup):
         self._sharing.spread(self._expect_group(), Spreading(giver, tuple(takers), fresh=False))
 
     def distrust(self, step: int) -> str:
-        """See :class:`~pilot.train.ranks.group.RankGroup`. All ranks do this, because any of them may be the last
-        survivor.
-        """
+        # All ranks do this, because any of them may be the last survivor.
         self._periodic.abandon()
         try:
             path = self._saver.distrust(step)
@@ -230,13 +223,11 @@ class Elastic(RankGroup):
         return f"the newest one is {path}" if path is not None else "there is no checkpoint"
 
     def remark(self, text: str) -> None:
-        """See :class:`~pilot.train.ranks.group.RankGroup`."""
         if self._group is not None and self._group.rank == 0:
             self._reporter.remark(text)
 
     def rested(self, seconds: float) -> None:
-        """Exclude the duration of an evaluation from stalls and step times."""
-        self._reporter.rested(seconds)
+        self._reporter.meter.rested(seconds)
         self._pace.idle()
 
     def finish(self, metrics: Metrics) -> None:
@@ -299,7 +290,7 @@ class Elastic(RankGroup):
                 if not self._membership.rank_connected(generation):
                     self._link.drop(generation)
             case RankMessage():
-                self._answers.received(event)
+                self._answers.messages.append(event)
             case RankGone(generation):
                 self._ending_ranks.discard(generation)
                 self._membership.rank_lost(generation)
@@ -325,10 +316,10 @@ class Elastic(RankGroup):
             self.next_steps.group_begins(resumes=bool(resumed))
         except PeerGone:
             self._lose(generation)
-            self._in_force.ended()
+            self._in_force.started = None
             return
         self._held = generation
-        self._in_force.started(group)
+        self._in_force.started = group
         self._resized(group.size)
         self._reporter.started(group, resumed)
         self._pace.idle()
@@ -368,7 +359,7 @@ class Elastic(RankGroup):
 
     def _leave(self) -> None:
         self._membership.leave()
-        self._in_force.ended()
+        self._in_force.started = None
         self.revision += 1
 
     def _quit(self, group: Membership) -> None:

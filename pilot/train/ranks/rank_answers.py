@@ -13,7 +13,7 @@ from pilot.train.ranks.meters import StallTimer
 
 
 class RankAnswers:
-    """The messages from rank processes that were not processed yet, and waits for them.
+    """Waits for ``messages`` from rank processes.
 
     Parameters
     ----------
@@ -38,11 +38,7 @@ class RankAnswers:
         self._attend = attend
         self._lose = lose
         self._stalled = stalled
-        self._messages: list[RankMessage] = []
-
-    def received(self, message: RankMessage) -> None:
-        """Add a message."""
-        self._messages.append(message)
+        self.messages: list[RankMessage] = []
 
     def next(self, generation: int, *, summing: bool = False) -> AnyNote | int | None:
         """Return the next message from the rank process of ``generation``: a note, a descriptor, or None for its
@@ -50,8 +46,8 @@ class RankAnswers:
         """
         self._stall_timer.begin(summing)
         while self._membership.current is not None and self._membership.current.generation == generation:
-            while self._messages:
-                message = self._messages.pop(0)
+            while self.messages:
+                message = self.messages.pop(0)
                 if message.generation == generation and not isinstance(message.note, Moving):
                     self._stall_timer.end()
                     if isinstance(message.note, OutOfStep):

@@ -25,9 +25,7 @@ REPEATED_ROWS = 256
 """A new leader repeats this many of the newest rows, because its predecessor may not have reported its last second."""
 
 REPEATED_REPORTS = 32
-"""How many of the newest reports of a study's metric each message repeats, because the last message may have been
-lost.
-"""
+"""How many of the newest reports of a study's metric each message repeats: the last message may be lost."""
 
 REPORTS_PER_S, REPORTS_AT_ONCE = 5.0, 50
 """How often progress is sent at once because a study's metric was reported. More reports share messages, because the
@@ -48,7 +46,7 @@ class Reporter:
         self._trainer = trainer
         self._training = training
         self._send = send
-        self._meter = StepMeter()
+        self.meter = StepMeter()
         self._unreported = Lineage()
         self._due_s = 0.0
         self._reporting = Allowance(REPORTS_PER_S, REPORTS_AT_ONCE, time.monotonic())
@@ -88,7 +86,7 @@ class Reporter:
     def started(self, group: Membership, resumed: int | None) -> None:
         """Report the start of a generation, in which every rank has the state."""
         log_marks.now_rank(group.rank)
-        self._meter.regrouped()
+        self.meter.regrouped()
         self._resized, self._size = group.size != self._size, group.size
         self._unreported = Lineage(self._training.ledger.newest(REPEATED_ROWS))
         self._due_s, self._stall_reported = 0.0, False
@@ -103,7 +101,7 @@ class Reporter:
     def stepped(self, group: Membership, epoch: int, share: StepShare, metrics: Metrics) -> None:
         """Note that a step was applied, and report it when it is time."""
         now_s = time.monotonic()
-        self._meter.stepped(now_s, share.total)
+        self.meter.stepped(now_s, share.total)
         if group.rank != 0:
             return
         self._unreported.add(group.generation, epoch, self._training.position.step - 1, share.cursor, share.cursor_end)
@@ -113,10 +111,6 @@ class Reporter:
             self._due_s = now_s + PERIOD_S
             self._report(group, self._unreported.rows, metrics())
             self._unreported = Lineage()
-
-    def rested(self, seconds: float) -> None:
-        """See :meth:`~pilot.train.ranks.meters.StepMeter.rested`."""
-        self._meter.rested(seconds)
 
     def finished(self, group: Membership, metrics: Metrics) -> None:
         """Report the end of the loop, with the complete ledger, so that the coordinator's proof is complete."""
@@ -128,7 +122,7 @@ class Reporter:
 
     def _report(self, group: Membership, rows: list[LineageRow], metrics: dict[str, float]) -> None:
         position = self._training.position
-        stall_s = None if self._stall_reported else self._meter.stall_s
+        stall_s = None if self._stall_reported else self.meter.stall_s
         self._stall_reported = True
         report = wire.Progress(
             self._trainer,
@@ -136,7 +130,7 @@ class Reporter:
             position.step,
             position.epoch,
             position.samples,
-            samples_per_s=self._meter.samples_per_s(),
+            samples_per_s=self.meter.samples_per_s(),
             stall_s=stall_s,
             rescale_s=stall_s if self._resized else None,
             ledger=list(rows),

@@ -87,12 +87,14 @@ class Alarm:
         own |= {name for name in self._numbers if all(numbers.get(name, 1) < 0 for numbers in tables)}
         self.replicated.are_own(own)
         if differing:
+            others = f" (and {len(differing) - 1} more)" if len(differing) > 1 else ""
+            when = f"a step between {since} and {step}" if since < step else f"step {step}"
             raise PilotError(
-                f"the ranks no longer hold the same state: {differing[0]}{_others(len(differing) - 1)} has differed"
-                f" since {_when(since, step)}; look for code that runs on one rank only (if session.rank == 0:, its own"
-                " random generator, a value that it sets by its own counter: use session.steps) or sets values from its"
-                " own batch (in the first one: run it through the model before the session), then submit it again from"
-                f" an earlier checkpoint: {group.distrust(since)}"
+                f"the ranks no longer hold the same state: {differing[0]}{others} has differed since {when}; look for"
+                " code that runs on one rank only (if session.rank == 0:, its own random generator, a value that it"
+                " sets by its own counter: use session.steps) or sets values from its own batch (in the first one: run"
+                " it through the model before the session), then submit it again from an earlier checkpoint:"
+                f" {group.distrust(since)}"
             )
 
     def _compared(self, tables: Sequence[Numbers]) -> tuple[set[str], list[str]]:
@@ -106,11 +108,3 @@ class Alarm:
         values = [number and abs(number) for number in column]
         has_changed = any(number is not None and number > 0 for number in column)
         return has_changed and any(len(set(values[shard::shards])) > 1 for shard in range(shards))
-
-
-def _when(since: int, step: int) -> str:
-    return f"a step between {since} and {step}" if since < step else f"step {step}"
-
-
-def _others(count: int) -> str:
-    return f" (and {count} more)" if count else ""

@@ -50,9 +50,7 @@ class Comparison:
             self.sketch.weight = float(single(weight))
 
     def with_others(self, rehearsal: Rehearsal, parameters: Sequence[nn.Parameter], group: RankGroup) -> None:
-        """Compare the gradients of ``parameters`` with the rehearsing ranks', after their sums have arrived:
-        :class:`JoinedOtherwise` on all ranks of a node that differs.
-        """
+        """Compare gradients after their sum; :class:`JoinedOtherwise` on the ranks of a node that differs."""
         its = {id(parameter) for parameter in parameters}
         named = {name: one for name, one in self._training.trained.named.items() if id(one) in its}
         own = self.sketch.of(named) if self.sketch is not None else {}
@@ -70,9 +68,7 @@ class Comparison:
         raise JoinedOtherwise(f"{difference}. Possible causes: {_CAUSES}")
 
     def with_earlier(self, difference: str, group: RankGroup) -> None:
-        """Raise :class:`ResumedOtherwise` on all ranks, after a resume, if the leader found a ``difference`` that is
-        not by design.
-        """
+        """Raise :class:`ResumedOtherwise` on all ranks if the leader found a ``difference`` not by design."""
         if difference and group.next_steps.divided_otherwise:
             group.remark(f"{difference}. Possible causes: {_NO_MEAN}; {_CAUSES}")
             difference = ""
@@ -89,9 +85,7 @@ class Comparison:
 
 
 def differences_in(rehearsal: Rehearsal, sketches: Sequence[Sketched]) -> Iterator[tuple[int, str]]:
-    """Yield each rank whose gradient differs from that of the rank which it repeats, with a sentence. ``sketches``: by
-    rank.
-    """
+    """Yield each rank whose gradient differs from the one it repeats, with a sentence; ``sketches``: by rank."""
     for rank, own in enumerate(sketches):
         other = rehearsal.stands_for(rank)
         if rank != other and (name := differing(own, sketches[other])):

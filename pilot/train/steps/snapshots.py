@@ -158,9 +158,7 @@ class StatePair:
 
 
 class SmallUserState:
-    """The values in ``session.state`` that take almost no time to copy, up to :data:`SMALL_BYTES`; the keys of
-    others.
-    """
+    """The values of ``session.state`` that are quick to copy, up to :data:`SMALL_BYTES`; the keys of others."""
 
     def __init__(self, values: dict[str, Any]) -> None:
         self._values = values

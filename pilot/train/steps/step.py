@@ -40,7 +40,7 @@ class Step:
     """One rank's steps, one after the other.
 
     ``rehearsal``: of the group's first step, after which ``rehearsed`` is called; ``uncertain``: the ranks that take
-    part in it without having been compared.
+    part in it without having been compared; ``revision``: of the group when the step began.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ class Step:
         self._comparison = Comparison(training)
         self._share: StepShare | None = None
         self._member: Membership | None = None
-        self._revision = 0
+        self.revision = 0
         self._batch = 0
         self._trains_others = False
         self._stepped = True  # the batch had its session.step
@@ -131,11 +131,6 @@ class Step:
         """The membership of the current step, even if its group is gone; between steps that of the group in force."""
         return self._member or self._group.enter()
 
-    @property
-    def revision(self) -> int:
-        """The revision of the group when the step began."""
-        return self._revision
-
     def trains_on(self, dataset: object) -> None:
         """Set the dataset from which the loader takes samples."""
         self._alarm.replicated.trains_on(dataset)
@@ -155,7 +150,7 @@ class Step:
             raise UserError(_NO_STEP)
         if batch == 0:
             self._rollback.begin()
-            self._member, self._revision = self._group.enter(), self._group.revision
+            self._member, self.revision = self._group.enter(), self._group.revision
             self._weights.begin(self._training.position.weight, share)
             self._void, self._phases, self._loss, self.max_norm, self._words = not counts, 0, 0.0, None, None
             self._counts = counts

@@ -83,8 +83,9 @@ class StepSums:
             return None
         exchange = self._exchanges.each[number]
         exchange.flush()
-        words = self._group.words(float(loss)).with_checksum(checksum)
-        exchange.finish(replace(words, weight=self._weights.local, stop=float(self.is_stopping())))
+        checksums = {"checksum": checksum, "checksum_squares": checksum * checksum}
+        own = {"weight": self._weights.local, "stop": float(self.is_stopping())}
+        exchange.finish(replace(self._group.words(float(loss)), **checksums, **own))
         return self._weights.checked(exchange.take()) if self._waited(self._group.summed) else None
 
     def _selected(self, number: int) -> bool:

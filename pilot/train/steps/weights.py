@@ -22,9 +22,7 @@ from pilot.train.state.session_checks import number
 
 
 class Weights:
-    """One rank's weights in one step. ``local``: the sum on this rank so far; ``together``: all optimizers are stepped
-    together.
-    """
+    """One rank's weights in a step, with the sum so far, ``local``; ``together``: no optimizer is stepped by name."""
 
     def __init__(self, *, together: bool) -> None:
         self._together = together
