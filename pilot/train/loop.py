@@ -20,7 +20,7 @@ from pilot.train.gradients.exchanges import Exchanges
 from pilot.train.iterations import Turns
 from pilot.train.joining import group_of
 from pilot.train.node.membership import Seat
-from pilot.train.node.node_ties import NodeFabric
+from pilot.train.node.node_ties import node_fabric
 from pilot.train.ranks import script_end
 from pilot.train.ranks.collectives import Collectives
 from pilot.train.ranks.script_end import Released
@@ -77,12 +77,12 @@ class SessionLoop(LoopView):
         self.guard = StepGuard(training.steppers)
         self._training = training
         trained, sharded = [*training.trained.named.values()], training.sharding is not None
-        fabric = NodeFabric.of(os.environ, self.seat, trained, sharded=sharded)
-        exchanges = Exchanges(training, wire_dtype, fabric.group)
-        self.group = group_of(os.environ, self.seat, training, exchanges, self._resized, fabric.ties)
+        node_group, ties = node_fabric(os.environ, self.seat, trained, sharded=sharded)
+        exchanges = Exchanges(training, wire_dtype, node_group)
+        self.group = group_of(os.environ, self.seat, training, exchanges, self._resized, ties)
         self.collectives = Collectives(self.group, training)
         rollback = Rollback(training)
-        self.step = Step(training, self.group, exchanges, self.guard, rollback, seed, self.metrics, fabric.ties)
+        self.step = Step(training, self.group, exchanges, self.guard, rollback, seed, self.metrics, ties)
         self.step.rehearsed = lambda: self._scale(self.step.member.size)
         self._ended: int | None = None
         self._passes = 0

@@ -5,8 +5,7 @@ pseudo-labels), if the dataset is a ``TensorDataset``. Only one rank's values ar
 A buffer, or a parameter without gradient, that the model changes while computing is each rank's own, like batch norm's
 statistics. Batch norm is recognised by its class; others by their change counter, or, if a script changes ``.data``, by
 changed values with an unchanged counter. A rank that notices this reports the checksum 0, and then it applies to all
-ranks. A buffer that the script changes after its steps gets a negative checksum; if all ranks report that, it may
-differ, too.
+ranks. A buffer that the script changes after its steps gets a negative checksum, and may differ if all ranks report it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The ranks of a trainer whose groups break on schedule. The ranks are processes (``pilot check``) or threads (tests).
 
 Everything that ranks do together is an *operation* of their generation (a gather, the sum of a step). A generation ends
-at an operation: some ranks still get its outcome, others do not, and some may die. The next generation begins when all
-survivors have noticed.
+at an operation: some ranks still get its outcome, others do not, and some may die. The next one begins when all know.
 """
 
 from __future__ import annotations

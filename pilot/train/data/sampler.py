@@ -1,8 +1,7 @@
 """The samples that a rank takes in a step: a function only of (seed, epoch, global cursor, group size).
 
 Each epoch is one permutation of the samples. A step of the group takes the next range of it, from the global cursor on,
-and the ranks divide the range. So the samples before the cursor have been used exactly once, however often the group
-changes.
+and the ranks divide the range. So, through all changes, the samples before the cursor have been used exactly once.
 """
 
 from __future__ import annotations

@@ -19,9 +19,8 @@ _grad_of, _layout_of, _requires_grad = attrgetter("grad"), attrgetter("layout"),
 class Bucket:
     """The parameters of a bucket, with their numbers in the exchange, and their placeholders.
 
-    ``gradients_held``: the gradients themselves, while they are held, or if there is nothing to add up. ``early``:
-    gradients taken at the end of a backward that had not reached all parameters. The hook is on one parameter, whose
-    gradient is usually the last.
+    ``gradients_held``: the gradients themselves, while they are held, or if there is nothing to add up; ``early``:
+    gradients taken after a backward that did not reach all parameters. The hook is on the usually last parameter.
     """
 
     def __init__(self) -> None:

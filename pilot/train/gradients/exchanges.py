@@ -1,6 +1,6 @@
 """The exchanges of a session: one for all optimizers that are stepped together, or one for each optimizer that is
-stepped by name. Groups identify exchanges by number. In a sharded model each process sends the gradients of its shard,
-which the node has summed already.
+stepped by name. Groups identify exchanges by number. In a sharded model each process sends its shard, summed in the
+node.
 """
 
 from __future__ import annotations

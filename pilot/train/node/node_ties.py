@@ -7,14 +7,13 @@ succeeded, and it counts only if it did on all of them. Events in between (a ran
 dissolved) take effect at the next exchange.
 
 They exchange numbers, called words: whether an operation succeeded, or which generation a process could start. Every
-process eventually sends its next word, whatever the others send, so nobody waits forever; words of different kinds in
-one exchange count as a failure.
+process eventually sends its next word, so nobody waits forever; words of different kinds count as a failure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -127,28 +126,22 @@ class InForce:
             raise
 
 
-@dataclass(frozen=True, slots=True)
-class NodeFabric:
-    """How a node's processes compute together; without ``group`` the rank process sums, in shared memory."""
-
-    group: NodeGroup | None = None
-    ties: NodeTies = field(default_factory=NodeTies)
-
-    @classmethod
-    def of(
-        cls, environment: Mapping[str, str], seat: Seat, trained: Sequence[torch.Tensor], *, sharded: bool
-    ) -> NodeFabric:
-        """Return the fabric for ``trained`` parameters, by the agent's environment variables and their device."""
-        if seat.size == 1 or STORE not in environment:
-            return cls()
-        check_own(trained, seat)
-        store, sums = Path(environment[STORE]), None
-        if not sharded:
-            fabric = fabric_of(environment, trained[0].device if trained else torch.device("cpu"))
-            if fabric == "shared-memory":
-                return cls()
-            sums = NodeGroup(seat, store, fabric)
-        return cls(sums, NodeTies(gloo_group(seat, store, "words")))
+def node_fabric(
+    environment: Mapping[str, str], seat: Seat, trained: Sequence[torch.Tensor], *, sharded: bool
+) -> tuple[NodeGroup | None, NodeTies]:
+    """Return the group that sums gradients within the node, and the ties between its processes, by the agent's
+    environment variables and the device of the ``trained`` parameters. Without a group the rank process sums.
+    """
+    if seat.size == 1 or STORE not in environment:
+        return None, NodeTies()
+    check_own(trained, seat)
+    store, sums = Path(environment[STORE]), None
+    if not sharded:
+        fabric = fabric_of(environment, trained[0].device if trained else torch.device("cpu"))
+        if fabric == "shared-memory":
+            return None, NodeTies()
+        sums = NodeGroup(seat, store, fabric)
+    return sums, NodeTies(gloo_group(seat, store, "words"))
 
 
 def combined(words: Sequence[int], modulus: int) -> int:

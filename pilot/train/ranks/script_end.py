@@ -50,7 +50,7 @@ def release_when(is_released: Callable[[], bool]) -> None:
 
 
 def closed_at_end(loop: Generator[int, None, None]) -> Generator[int, None, None]:
-    """Return ``loop``, and close it at the end of the script: a variable (``bar = tqdm(loop)``) may hold it."""
+    """Return ``loop``, and close it at the end of the script, when a variable (``bar = tqdm(loop)``) may hold it."""
     _loops[loop] = threading.get_ident()
     return loop
 

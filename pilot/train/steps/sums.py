@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import torch
@@ -26,32 +26,21 @@ from pilot.train.steps.weights import Weights
 _Result = TypeVar("_Result")
 
 
+@dataclass
 class StepSums:
-    """Sums the gradients of one rank's steps; the parameters are parts of :class:`~pilot.train.steps.step.Step`.
+    """Sums the gradients of one rank's steps, by parts of its :class:`~pilot.train.steps.step.Step`."""
 
-    ``is_stopping``: returns whether this rank wants no step after the current one; ``is_last``: returns whether the
-    training's last step has this share, in a group of this size, the same on all ranks; ``waited_s``: the total time of
-    waits for sums.
-    """
-
-    def __init__(
-        self,
-        training: Training,
-        group: RankGroup,
-        exchanges: Exchanges,
-        alarm: Alarm,
-        comparison: Comparison,
-        weights: Weights,
-    ) -> None:
-        self._training = training
-        self._group = group
-        self._exchanges = exchanges
-        self._alarm = alarm
-        self._comparison = comparison
-        self._weights = weights
-        self.is_stopping: Callable[[], bool] = lambda: False
-        self.is_last: Callable[[StepShare, int], bool] = lambda _share, _size: False
-        self.waited_s = 0.0
+    training: Training
+    group: RankGroup
+    exchanges: Exchanges
+    alarm: Alarm
+    comparison: Comparison
+    weights: Weights
+    #: returns whether this rank wants no step after the current one
+    is_stopping: Callable[[], bool] = lambda: False
+    #: returns whether the training's last step has this share, in a group of this size; the same on all ranks
+    is_last: Callable[[StepShare, int], bool] = lambda _share, _size: False
+    waited_s: float = 0.0  #: the total time of waits for sums
 
     def sum(
         self,
@@ -62,13 +51,13 @@ class StepSums:
         loss: torch.Tensor | float,
     ) -> Words | None:
         """Replace the gradients of ``steppers`` by their sums, and return the summed words; None: the group broke."""
-        position = self._training.position
+        position = self.training.position
         is_last = self.is_last(share, member.size)
-        checksum = 0 if position.phase else self._alarm.checksum(position.step, member, is_last=is_last)
+        checksum = 0 if position.phase else self.alarm.checksum(position.step, member, is_last=is_last)
         words: Words | None = None
         for stepper in steppers:
             words = self._sum_of(stepper, loss, checksum)
-            if words is None or not self._alarm.compare(words, position.step, self._group, member.size):
+            if words is None or not self.alarm.compare(words, position.step, self.group, member.size):
                 return None
             checksum = 0
         try:
@@ -78,24 +67,24 @@ class StepSums:
         return words
 
     def _sum_of(self, stepper: Stepper, loss: torch.Tensor | float, checksum: int) -> Words | None:
-        number = self._exchanges.number(stepper)
-        if self._training.steppers.apart and not self._selected(number):
+        number = self.exchanges.number(stepper)
+        if self.training.steppers.apart and not self._selected(number):
             return None
-        exchange = self._exchanges.each[number]
+        exchange = self.exchanges.each[number]
         exchange.flush()
         checksums = {"checksum": checksum, "checksum_squares": checksum * checksum}
-        own = {"weight": self._weights.local, "stop": float(self.is_stopping())}
-        exchange.finish(replace(self._group.words(float(loss)), **checksums, **own))
-        return self._weights.checked(exchange.take()) if self._waited(self._group.summed) else None
+        own = {"weight": self.weights.local, "stop": float(self.is_stopping())}
+        exchange.finish(replace(self.group.words(float(loss)), **checksums, **own))
+        return self.weights.checked(exchange.take()) if self._waited(self.group.summed) else None
 
     def _selected(self, number: int) -> bool:
         """Select the exchange on all ranks; return False if the group broke. :class:`UserError` if ranks differ."""
         try:
-            numbers = self._waited(lambda: self._group.select(number))
+            numbers = self._waited(lambda: self.group.select(number))
         except PeerGone:
             return False
         if other := next((rank for rank, one in enumerate(numbers) if one != numbers[0]), 0):
-            names = [stepper.name for stepper in self._training.steppers]
+            names = [stepper.name for stepper in self.training.steppers]
             raise UserError(
                 f"rank 0 steps {names[numbers[0]]!r} and rank {other} steps {names[numbers[other]]!r}: the choice must"
                 " depend only on values that are the same on all ranks (session.steps, session.state)"
@@ -104,11 +93,11 @@ class StepSums:
 
     def _compare(self, steppers: Sequence[Stepper], rehearsal: Rehearsal | None) -> None:
         """Compare the gradients with those of other ranks or of an earlier run."""
-        difference = self._group.next_steps.summed(steppers)
-        if self._group.next_steps.compares:
-            self._comparison.with_earlier(difference, self._group)
+        difference = self.group.next_steps.summed(steppers)
+        if self.group.next_steps.compares:
+            self.comparison.with_earlier(difference, self.group)
         if rehearsal is not None:
-            self._comparison.with_others(rehearsal, self._exchanges.parameters(steppers), self._group)
+            self.comparison.with_others(rehearsal, self.exchanges.parameters(steppers), self.group)
 
     def _waited(self, call: Callable[[], _Result]) -> _Result:
         began_s = time.monotonic()

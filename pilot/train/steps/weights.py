@@ -2,8 +2,8 @@
 
 A weight (such as the number of tokens in a mean loss) is known after the batch's forward pass, and a step's total only
 when all ranks have sent theirs. So if steps have weights, gradients are held until ``session.step``; the ranks sum w·g
-and, with the step's words, w; and each divides one by the other. Whether a script gives weights is known only after the
-first step, so its gradients are held, too.
+and, with the step's words, w; and each divides one by the other. The first step, which shows whether a script gives
+weights, is held, too.
 
 To stay in the range of the type in which gradients are sent, weights are divided by the previous step's sum of weights,
 which is part of the state.
