@@ -344,8 +344,6 @@ class SessionLoop(LoopView):
         self.guard.expect_own_thread()
         self._training.position.begun = True
 
-    # --- its parts ---------------------------------------------------------------------------------------------------
-
     def batches_made(self) -> Batches:
         """Return the batches of the session's loader; :class:`UserError` if the script has not made it."""
         if self.made is None:

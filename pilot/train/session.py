@@ -26,13 +26,7 @@ from pilot.train.ranks import script_end
 from pilot.train.script import refusal
 from pilot.train.state import identity
 from pilot.train.state.loading import Stateful
-from pilot.train.state.session_checks import (
-    check_callback,
-    check_tracked,
-    check_whole,
-    norm_of,
-    reported,
-)
+from pilot.train.state.session_checks import check_callback, check_tracked, check_whole, norm_of, reported
 from pilot.train.state.stepper import LearningRate, Optimizers, Scalers, Schedulers
 from pilot.train.state.training import Models, Training
 from pilot.train.steps.step import Number
@@ -56,8 +50,6 @@ class Session(Uncopied):
         self._training = training
         self._loop = loop = SessionLoop(training, seed, wire_dtype)
         self._group, self._step, self._metrics = loop.group, loop.step, loop.metrics
-
-    # --- what scripts use --------------------------------------------------------------------------------------------
 
     @property
     def rank(self) -> int:
@@ -333,8 +325,6 @@ class Session(Uncopied):
         folder : the run's folder, on a file system that all nodes share
         """
         self._step.logs.append(metric_log(kind, folder))
-
-    # --- its parts ---------------------------------------------------------------------------------------------------
 
     def _entered(self) -> Membership:
         """Return the group, after waiting for it."""

@@ -38,8 +38,6 @@ class ScenarioGroup(RankGroup):
         self._held = NOTHING
         self._saves = self._in_step = False
 
-    # --- what the session uses ---------------------------------------------------------------------------------------
-
     def enter(self) -> Membership:
         self._in_step = False
         if self.member is None:
@@ -103,8 +101,6 @@ class ScenarioGroup(RankGroup):
             with suppress(PeerGone):
                 self._together("finish", b"")
                 return
-
-    # --- its parts ---------------------------------------------------------------------------------------------------
 
     @property
     def _is_complete(self) -> bool:

@@ -6,7 +6,7 @@ and the ranks divide the range. So, through all changes, the samples before the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from numbers import Integral
 from typing import Any
@@ -26,17 +26,13 @@ def count_of(name: str, value: Any) -> int:
 
 def mix(*numbers: int) -> int:
     """Return a 63-bit seed that depends on all ``numbers`` and their order (SplitMix64's finaliser, chained)."""
-    return _chain(numbers) >> 1
-
-
-def _chain(numbers: Iterable[int]) -> int:
     state = 0
     for number in numbers:
         state = (state + number + _STEP) & _MASK
         state = ((state ^ (state >> 30)) * _FACTORS[0]) & _MASK
         state = ((state ^ (state >> 27)) * _FACTORS[1]) & _MASK
         state ^= state >> 31
-    return state
+    return state >> 1
 
 
 @dataclass(frozen=True, slots=True)

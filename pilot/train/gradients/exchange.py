@@ -26,12 +26,7 @@ from pilot.train.state.placeholder import Stale
 BUCKET_BYTES = 4 * 1024 * 1024
 _NARROW = {torch.bfloat16, torch.float16}
 """Summed in float32, because MPI has no type for them, and their sums would lose digits."""
-_REAL = {
-    torch.float32: "float32",
-    torch.float64: "float64",
-    torch.complex64: "float32",
-    torch.complex128: "float64",
-}
+_REAL = {torch.float32: "float32", torch.float64: "float64", torch.complex64: "float32", torch.complex128: "float64"}
 
 
 class Exchange:
@@ -110,7 +105,7 @@ class Exchange:
         self._last = False
         self._alone = self._held = False
         self._sketch: Sketch | None = None
-        self._ring: Callable[[], None] = _no_ring
+        self._ring: Callable[[], None] = lambda: None
         self._staging.forget()
         for bucket in self._buckets:
             bucket.gradients_held = bucket.early = []
@@ -202,7 +197,7 @@ class Exchange:
             self._next += 1
 
     def _then_ring(self, number: int) -> None:
-        ring = self._ring if number < len(self._buckets) - 1 else _no_ring
+        ring = self._ring if number < len(self._buckets) - 1 else lambda: None
         if self._alone:
             ring()
         else:
@@ -334,7 +329,3 @@ def _wire_kind(parameter: nn.Parameter) -> tuple[int, str]:
     if parameter.dtype in _REAL:
         return count * (1 + parameter.is_complex()), _REAL[parameter.dtype]
     raise UserError(f"a parameter is of {parameter.dtype}, whose gradients cannot be summed; use float32 or float64")
-
-
-def _no_ring() -> None:
-    return None

@@ -105,8 +105,6 @@ class Elastic(RankGroup):
         self._released: Membership | None = None
         self._in_step = self._write_later = False
 
-    # --- what the session uses ---------------------------------------------------------------------------------------
-
     def enter(self) -> Membership:
         """Return the group in force, after waiting for one; after the end return the last one."""
         if self._released is not None:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -127,10 +128,8 @@ class Rollback:
             for key, parameter in module._parameters.items():
                 if parameter is not None and id(parameter) not in stepped:
                     yield TensorSnapshot(f"{name}.{key}", module._parameters, key)
-            if _has_extra_state(module):
-                yield ObjectSnapshot(
-                    f"extra state of {name}", StatePair(partial(_extra_state, module), partial(_set_extra, module))
-                )
+            if type(module).get_extra_state is not nn.Module.get_extra_state:
+                yield ObjectSnapshot(f"extra state of {name}", _ExtraState(module))
         for name, tracked in self._training.tracked.items():
             yield ObjectSnapshot(f"tracked {name}", tracked)
             for path, module in tracked.named_modules() if isinstance(tracked, nn.Module) else ():
@@ -155,14 +154,14 @@ class Rollback:
         yield ObjectSnapshot("the optimizers' options", options, small=few, of_script=False)
 
 
-def _has_extra_state(module: nn.Module) -> bool:
-    """Return whether the class of ``module`` defines an extra state."""
-    return type(module).get_extra_state is not nn.Module.get_extra_state
+@dataclass(frozen=True, slots=True)
+class _ExtraState:
+    """The extra state of a module as a state dict."""
 
+    module: nn.Module
 
-def _extra_state(module: nn.Module) -> dict[str, Any]:
-    return {"extra": module.get_extra_state()}
+    def state_dict(self) -> dict[str, Any]:
+        return {"extra": self.module.get_extra_state()}
 
-
-def _set_extra(module: nn.Module, state: dict[str, Any]) -> None:
-    module.set_extra_state(state["extra"])
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.module.set_extra_state(state_dict["extra"])

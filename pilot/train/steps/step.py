@@ -93,8 +93,6 @@ class Step:
         self.max_norm: float | None = None
         self.summing = StepSums(training, group, exchanges, self._alarm, self._comparison, self._weights)
 
-    # --- around it ---------------------------------------------------------------------------------------------------
-
     @property
     def is_open(self) -> bool:
         """Whether the script is in the middle of a step."""
@@ -196,8 +194,6 @@ class Step:
         else:
             self._close(self._share)
 
-    # --- what the script calls ---------------------------------------------------------------------------------------
-
     def sum(self, loss: Number, name: str | None, weight: Number) -> bool:
         """See :meth:`Session.sum <pilot.train.session.Session.sum>`."""
         share = self._expect_batch()
@@ -238,8 +234,6 @@ class Step:
         if not self._by_name:
             self._close(share)
         return True
-
-    # --- its parts ---------------------------------------------------------------------------------------------------
 
     @property
     def _again(self) -> bool:
