@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,7 +16,7 @@ import click
 
 from pilot.cli import candidates
 from pilot.core.errors import UserError
-from pilot.core.trainer.spec import Checking
+from pilot.core.trainer.spec import Checking, mistake_in_sizes
 from pilot.host.printable import all_printable
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -57,10 +56,12 @@ class Sizes(click.ParamType[tuple[int, ...]]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
         if isinstance(value, tuple):
             return value
-        numbers = str(value).split(",")
-        sizes = tuple(map(int, numbers)) if all(n.isascii() and n.isdecimal() and len(n) < 10 for n in numbers) else ()
-        if not sizes or any(a >= b for a, b in pairwise((0, *sizes))) or sizes[-1] > MOST:
-            self.fail(f"{value!r}: must be increasing whole numbers separated by commas, e.g. 1,2,4,8.", param, ctx)
+        try:
+            sizes = tuple(map(int, str(value).split(",")))
+        except ValueError:
+            self.fail(f"{value!r}: give whole numbers separated by commas, e.g. 1,2,4,8.", param, ctx)
+        if mistake := mistake_in_sizes(sizes, 1, MOST):
+            self.fail(f"{mistake}.", param, ctx)
         return sizes
 
 

@@ -17,10 +17,10 @@ from pilot.cli import options
 from pilot.cli.asking import find_run_dir, in_running_pool, pool_at, run_dir_option
 from pilot.core.errors import CheckpointError, Unreadable, UserError
 from pilot.core.ids import NO_UID, TrainerId
-from pilot.core.trainer.run_identity import ACCEPT, acceptable
 from pilot.core.trainer.spec import Profiling
 from pilot.host.files import read_regular, umask
 from pilot.host.private_folder import shown
+from pilot.protocol.run_identity import ACCEPT, acceptable
 from pilot.rundir.rundir import RunDir
 from pilot.submission.script_code import Code, collect
 from pilot.submission.submission import LaunchSpec, Start, Submission, read_curve

@@ -177,7 +177,7 @@ class GroupFormed:
     step: int
     #: step of the checkpoint that the group started from (0: from scratch); None: its ranks held a state
     resumed: int | None = None
-    #: what the run trains on, by name (:mod:`pilot.core.trainer.run_identity`)
+    #: what the run trains on, by name (:mod:`pilot.protocol.run_identity`)
     identity: tuple[tuple[str, str], ...] = ()
     accepted: tuple[tuple[int, str, str, str], ...] = ()  #: its accepted changes: (step, what, before, now)
 

@@ -20,9 +20,9 @@ from itertools import groupby
 
 from pilot.core.events import LedgerRange
 from pilot.core.ids import Generation
-from pilot.core.trainer.run_identity import ORDERED_BY, AcceptedChange, Samples, before
 from pilot.history.words import counted
 from pilot.protocol.pool_status import Answer
+from pilot.protocol.run_identity import ORDERED_BY, AcceptedChange, Samples, before
 
 
 class LedgerProof(Answer, frozen=True):

@@ -17,9 +17,9 @@ from pilot.core.ids import Generation, NodeId, PlanId, TrainerId
 from pilot.core.plan.problem import Plan, Problem
 from pilot.core.pool.evidence import headline
 from pilot.core.study import events as study_events
-from pilot.core.trainer.run_identity import AcceptedChange
 from pilot.history.records import OpenFor, SolveTimes, TrainerRecord
 from pilot.history.words import plan_change
+from pilot.protocol.run_identity import AcceptedChange
 from pilot.rundir.entries import Decision
 
 SETS_KEPT = 100

@@ -15,13 +15,13 @@ from jinja2 import Environment
 
 from pilot.core.ids import TrainerId
 from pilot.core.pool.evidence import headline
-from pilot.core.trainer.remaining_work import BY_SESSION
 from pilot.core.trainer.trainer import Trainer
 from pilot.history.figures import SIZE, label, svg
 from pilot.history.story import PoolEvent
 from pilot.history.timeline import Fate, Timeline
 from pilot.history.trainer_progress import ProgressPoint, TrainerProgress
 from pilot.host.printable import printable
+from pilot.protocol.remaining_work import BY_SESSION
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

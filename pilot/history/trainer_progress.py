@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pilot.core import commands, events
 from pilot.core.ids import Generation, TrainerId
 from pilot.core.study.events import TrialAsked
-from pilot.core.trainer.run_identity import AcceptedChange
 from pilot.history.ledger import Ledger
+from pilot.protocol.run_identity import AcceptedChange
 from pilot.rundir.entries import Decision
 
 POINTS_MAX = 2000

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pilot.core.errors import UserError
-from pilot.core.trainer.run_identity import GRADIENTS
+from pilot.protocol.run_identity import GRADIENTS
 from pilot.train.check.settings import CheckedRun
 from pilot.train.gradients.exchanges import Exchanges
 from pilot.train.node.membership import Seat

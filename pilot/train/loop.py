@@ -9,8 +9,8 @@ from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 from pilot.core.errors import UserError
-from pilot.core.trainer.remaining_work import EPOCH_SAMPLES, EPOCHS, ITERATIONS
-from pilot.core.trainer.run_identity import ALL_EPOCHS, ALL_ITERATIONS
+from pilot.protocol.remaining_work import EPOCH_SAMPLES, EPOCHS, ITERATIONS
+from pilot.protocol.run_identity import ALL_EPOCHS, ALL_ITERATIONS
 from pilot.train.check.settings import CheckedRun
 from pilot.train.data import rng
 from pilot.train.data.rehearsal import Rehearsal

@@ -11,7 +11,7 @@ from typing import Any, SupportsIndex
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from pilot.core.errors import UserError
-from pilot.core.trainer.run_identity import SEED
+from pilot.protocol.run_identity import SEED
 from pilot.train.alike import sample_numbers
 from pilot.train.check.settings import CheckedRun
 from pilot.train.data import rng

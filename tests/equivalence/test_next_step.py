@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from pilot.core.errors import ResumedOtherwise
-from pilot.core.trainer.run_identity import ACCEPT
+from pilot.protocol.run_identity import ACCEPT
 from pilot.submission import loaded_code
 from pilot.train.check.group import ScenarioGroup
 from tests.equivalence.hidden import FIXED, PER_NODE, SCRIPTS, Hidden, Script, draws_a_constant, steps_two_by_name

@@ -13,7 +13,7 @@ from torch.nn.functional import mse_loss
 from torch.utils.data import IterableDataset
 
 from pilot.core.errors import JoinedOtherwise
-from pilot.core.trainer.run_identity import ACCEPT
+from pilot.protocol.run_identity import ACCEPT
 from pilot.train.check.group import ScenarioGroup
 from tests.equivalence.hidden import (
     FIXED,

@@ -56,8 +56,6 @@ NEAREST = {
 BESIDE = {
     "explain": ["test_problem"],
     "ledger": ["test_ledger_proof"],
-    "remaining_work": ["test_goal"],
-    "run_identity": ["test_ledger_proof"],
 }
 """Modules of the core that decide nothing: only these tests are needed."""
 
@@ -72,6 +70,11 @@ def _tests_of(path: Path) -> list[str]:
 TESTS = {
     **{str(path): _tests_of(path) for path in sorted(Path("pilot/core").rglob("*.py"))},
     "pilot/history/ledger.py": _tests_of(Path("pilot/history/ledger.py")),
+    "pilot/protocol/remaining_work.py": ["tests/unit/protocol/test_remaining_work.py"],
+    "pilot/protocol/run_identity.py": [
+        "tests/unit/protocol/test_run_identity.py", "tests/unit/history/test_ledger_proof.py",
+    ],
+    "pilot/research/gpu_packing.py": ["tests/property/test_gpus.py"],
     "pilot/provisioning/scaling_policy.py": [
         "tests/unit/provisioning/test_scaling_policy.py", "tests/unit/provisioning/test_keeper.py",
     ],

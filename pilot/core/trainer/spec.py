@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
@@ -44,14 +45,13 @@ class TrainerSpec:
     """One elastic training task as submitted."""
 
     trainer: TrainerId  #: its id, also its name in the pool
-    min_nodes: int = 1  #: fewest and most nodes on which it can run (FreeTrain §3.1)
-    max_nodes: int = 64  #: fewest and most nodes on which it can run (FreeTrain §3.1)
-    curve: Curve | None = (
-        None  #: samples per second by nodes; None: estimated, see :mod:`pilot.core.curves.curve_model`
-    )
+    min_nodes: int = 1  #: fewest nodes on which it can run (FreeTrain §3.1)
+    max_nodes: int = 64  #: most nodes
+    #: samples per second by nodes; None: estimated (:mod:`pilot.core.curves.curve_model`)
+    curve: Curve | None = None
     fixed_curve: bool = False  #: keep the given curve, ignoring measurements
-    rescale_up_s: float = 20.0  #: pause for a rescale; updated by measurements unless ``fixed_curve``
-    rescale_down_s: float = 10.0  #: pause for a rescale; updated by measurements unless ``fixed_curve``
+    rescale_up_s: float = 20.0  #: pause for a rescale to more nodes; measured later, unless ``fixed_curve``
+    rescale_down_s: float = 10.0  #: pause for a rescale to fewer nodes
     priority: float = 1.0  #: factor for the priority-weighted objective
     #: value per second by nodes, if not derived from ``curve`` (replays of published sets)
     objective_curve: Curve | None = None
@@ -77,44 +77,39 @@ class TrainerSpec:
     unchecked: str = ""  #: why its script cannot be checked where it runs; "": nothing is known to prevent it
 
     def __post_init__(self) -> None:
-        if self.min_nodes < 1:
-            raise UserError(f"trainer {self.trainer}: min_nodes must be at least 1, got {self.min_nodes}")
-        if self.min_nodes > self.max_nodes:
-            raise UserError(f"trainer {self.trainer}: min_nodes {self.min_nodes} exceeds max_nodes {self.max_nodes}")
-        if self.max_nodes > NODES_MAX:
-            raise UserError(f"trainer {self.trainer}: max_nodes must be at most {NODES_MAX}, got {self.max_nodes}")
+        if mistake := next(self._mistakes(), ""):
+            raise UserError(f"trainer {self.trainer}: {mistake}")
         if self.sizes:
-            self._narrow()
-        if not (0 <= self.rescale_up_s <= COST_MAX_S and 0 <= self.rescale_down_s <= COST_MAX_S):
-            raise UserError(f"trainer {self.trainer}: a rescale cost must be between 0 and {COST_MAX_S:g} seconds")
-        if not all(0 < seconds <= TIME_MAX_S for seconds in (self.warm_up_s, self.after_loop_s, self.patience_s)):
-            named = "warm_up_s, after_loop_s and patience_s"
-            raise UserError(f"trainer {self.trainer}: {named} must be between 0 and {TIME_MAX_S:g}")
-        if not 1 / PRIORITY_MAX <= self.priority <= PRIORITY_MAX:
-            raise UserError(
-                f"trainer {self.trainer}: priority must be greater than 0, between {1 / PRIORITY_MAX:g} and "
-                f"{PRIORITY_MAX:g}, got {self.priority}"
-            )
-        if self.budget_node_hours is not None and not 0 < self.budget_node_hours <= BUDGET_MAX_H:
-            raise UserError(
-                f"trainer {self.trainer}: a budget must be more than 0 and at most {BUDGET_MAX_H:g} node-hours"
-            )
-        if self.check is Checking.REQUIRE and (why := self.uncheckable()):
-            raise UserError(f"trainer {self.trainer}: --check require: {why}; with --check auto it grows unchecked")
-        if self.curve is not None and not all(map(is_rate, self.curve.per_s)):
-            raise UserError(f"trainer {self.trainer}: a rate must be 0 or between {RATES[0]:g} and {RATES[1]:g}")
+            object.__setattr__(self, "min_nodes", self.sizes[0])
+            object.__setattr__(self, "max_nodes", self.sizes[-1])
 
-    def _narrow(self) -> None:
-        try:
-            check_sizes(self.sizes, self.min_nodes, self.max_nodes)
-        except UserError as error:
-            raise UserError(f"trainer {self.trainer}: {error}") from None
-        object.__setattr__(self, "min_nodes", self.sizes[0])
-        object.__setattr__(self, "max_nodes", self.sizes[-1])
+    def _mistakes(self) -> Iterator[str]:
+        if self.min_nodes < 1:
+            yield f"min_nodes must be at least 1, got {self.min_nodes}"
+        if self.min_nodes > self.max_nodes:
+            yield f"min_nodes {self.min_nodes} exceeds max_nodes {self.max_nodes}"
+        if self.max_nodes > NODES_MAX:
+            yield f"max_nodes must be at most {NODES_MAX}, got {self.max_nodes}"
+        if self.sizes and (mistake := mistake_in_sizes(self.sizes, self.min_nodes, self.max_nodes)):
+            yield mistake
+        if not all(0 <= cost_s <= COST_MAX_S for cost_s in (self.rescale_up_s, self.rescale_down_s)):
+            yield f"a rescale cost must be between 0 and {COST_MAX_S:g} seconds"
+        if not all(0 < seconds <= TIME_MAX_S for seconds in (self.warm_up_s, self.after_loop_s, self.patience_s)):
+            yield f"warm_up_s, after_loop_s and patience_s must be between 0 and {TIME_MAX_S:g}"
+        if not 1 / PRIORITY_MAX <= self.priority <= PRIORITY_MAX:
+            bounds = f"between {1 / PRIORITY_MAX:g} and {PRIORITY_MAX:g}"
+            yield f"priority must be greater than 0, {bounds}, got {self.priority}"
+        if self.budget_node_hours is not None and not 0 < self.budget_node_hours <= BUDGET_MAX_H:
+            yield f"a budget must be more than 0 and at most {BUDGET_MAX_H:g} node-hours"
+        if self.check is Checking.REQUIRE and (why := self.uncheckable()):
+            yield f"--check require: {why}; with --check auto it grows unchecked"
+        if self.curve is not None and not all(map(is_rate, self.curve.per_s)):
+            yield f"a rate must be 0 or between {RATES[0]:g} and {RATES[1]:g}"
 
     def uncheckable(self) -> str:
         """Why its script cannot be checked on its first node; "": nothing is known to prevent it."""
-        return self.unchecked or (f"it needs at least {self.min_nodes} nodes" if self.min_nodes > 1 else "")
+        least = self.sizes[0] if self.sizes else self.min_nodes
+        return self.unchecked or (f"it needs at least {least} nodes" if least > 1 else "")
 
     def fitting(self, nodes: int) -> int:
         """The largest allowed size that fits into ``nodes``; ``nodes`` itself if that is too few to run."""
@@ -125,18 +120,17 @@ SIZES_MAX = 1000
 """The longest list; a longer one is a mistake."""
 
 
-def check_sizes(sizes: tuple[int, ...], least: int, most: int) -> None:
-    """Raise :class:`UserError` unless ``sizes`` (not empty) are increasing and within ``least`` to ``most``.
+def mistake_in_sizes(sizes: tuple[int, ...], least: int, most: int) -> str:
+    """Why ``sizes`` (not empty) are not increasing node counts within ``least`` to ``most``; "": they are.
 
     They are the node counts that a trainer may have, besides its bounds (Huawei §4.3: powers of two).
     """
     if len(sizes) > SIZES_MAX:
-        raise UserError(f"at most {SIZES_MAX} sizes can be given, not {len(sizes)}")
+        return f"at most {SIZES_MAX} sizes can be given, not {len(sizes)}"
     if any(b <= a for a, b in pairwise(sizes)):
-        raise UserError(f"the sizes {listed(sizes)} must be increasing, e.g. 1,2,4,8")
+        return f"the sizes {listed(sizes)} must be increasing, e.g. 1,2,4,8"
     outside = [n for n in sizes if not least <= n <= most]
-    if outside:
-        raise UserError(f"the size {outside[0]} is not between {least} and {most}, the fewest and the most nodes")
+    return f"the size {outside[0]} is not between {least} and {most}, the fewest and the most nodes" if outside else ""
 
 
 def largest_fitting(sizes: tuple[int, ...], nodes: int) -> int:

@@ -210,28 +210,23 @@ def _group_formed(trainer: Trainer, event: events.GroupFormed) -> Noted | None:
         return None
     before = len(trainer.members)
     trainer.group, trainer.forming = trainer.forming, None
-    _count_rescale(trainer, before, len(trainer.group.members))
+    after = len(trainer.group.members)
+    trainer.grew = after >= before
+    trainer.counts.rescales_up += 0 < before < after
+    trainer.counts.rescales_down += after < before
     if event.resumed is not None:
         trainer.counts.lost_steps += max(0, trainer.step - event.resumed)
         trainer.reached = max(trainer.reached, trainer.step)
     trainer.step = event.step
     trainer.synced, trainer.saved, trainer.failed_writes = True, False, 0
-    grew = 0 < before < len(trainer.group.members)  # nodes that only replace others are not compared
-    newcomers = [node for node in trainer.group.members if grew and not trainer.holds_state(node)]
+    # nodes that only replace others are not compared
+    newcomers = [node for node in trainer.members if 0 < before < after and not trainer.holds_state(node)]
     trainer.evidence.formed(event.step, trainer.group.members, newcomers)
     for node in trainer.group.members:
         trainer.workers[node].has_state = True
         trainer.workers[node].attempt = trainer.deaths_in_a_row
     trainer.unread = None
     return Noted(works=(trainer.group.members[:1], Stage.READ) if event.resumed else None)
-
-
-def _count_rescale(trainer: Trainer, before: int, after: int) -> None:
-    trainer.grew = after >= before
-    if before and after > before:
-        trainer.counts.rescales_up += 1
-    if before and after < before:
-        trainer.counts.rescales_down += 1
 
 
 def _group_broken(now_s: float, trainer: Trainer, event: events.GroupBroken) -> Noted | None:

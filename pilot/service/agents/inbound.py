@@ -16,9 +16,9 @@ from pilot.core.curves.curve import is_rate
 from pilot.core.events import Event
 from pilot.core.ids import Generation, NodeId, TrainerId
 from pilot.core.trainer.proof import ProofState
-from pilot.core.trainer.remaining_work import Goal
 from pilot.core.trainer.trainer import WorkerPhase
 from pilot.protocol import wire
+from pilot.protocol.remaining_work import Goal
 from pilot.service.agents.members import Rendezvous, StallChecks, Unreached, finding_of, group_of
 from pilot.service.agents.pending import Of
 from pilot.service.durability.live_driver import LiveDriver

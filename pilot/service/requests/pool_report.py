@@ -9,7 +9,6 @@ from pilot.core.commands import DrainPool, WarnOfBudget
 from pilot.core.coordinator import Coordinator
 from pilot.core.events import BudgetDue
 from pilot.core.trainer.budget import hours
-from pilot.core.trainer.remaining_work import has_session
 from pilot.history.monitor import Monitor
 from pilot.history.page import Life
 from pilot.history.story import Story
@@ -18,6 +17,7 @@ from pilot.history.timeline import TimelineMaker
 from pilot.history.trainer_progress import ProgressRecorder
 from pilot.history.utilisation import utilisation
 from pilot.history.words import amount, duration
+from pilot.protocol.remaining_work import has_session
 from pilot.rundir.entries import Decision
 from pilot.rundir.follower import Follower
 from pilot.rundir.journal import Contents

@@ -15,7 +15,6 @@ from pilot.core.plan.objective import scaling_efficiency, worth_sentence
 from pilot.core.pool.evidence import headline
 from pilot.core.trainer.budget import hours
 from pilot.core.trainer.proof import ProofState
-from pilot.core.trainer.remaining_work import BY_SESSION, Goal
 from pilot.core.trainer.trainer import Trainer
 from pilot.history.monitor import Monitor
 from pilot.history.utilisation import Best, WorkAccount, utilisation
@@ -34,6 +33,7 @@ from pilot.protocol.pool_status import (
     TrainerStatus,
     UtilisationStatus,
 )
+from pilot.protocol.remaining_work import BY_SESSION, Goal
 from pilot.protocol.requests import Explained, NodeList, PilotList, StudyList, StudyStatus, TrainerList, TrialList
 from pilot.service.agents.node_remarks import node_remarks
 from pilot.service.agents.roster import Roster

@@ -12,7 +12,7 @@ import msgspec
 import torch
 from torch import nn
 
-from pilot.core.trainer.run_identity import ALL_EPOCHS, PER_NODE
+from pilot.protocol.run_identity import ALL_EPOCHS, PER_NODE
 from pilot.submission import loaded_code
 from pilot.train.check import quiet
 from pilot.train.check.group import ScenarioGroup

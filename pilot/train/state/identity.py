@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from pilot.core.errors import UserError
-from pilot.core.trainer.run_identity import (
+from pilot.protocol.run_identity import (
     ACCEPTABLE,
     ALL_EPOCHS,
     ALL_ITERATIONS,

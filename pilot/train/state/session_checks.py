@@ -12,7 +12,7 @@ from torch.nn.parameter import is_lazy
 
 from pilot.checkpoint.tree import copied
 from pilot.core.errors import UserError
-from pilot.core.trainer.remaining_work import BY_SESSION
+from pilot.protocol.remaining_work import BY_SESSION
 from pilot.train.state.block import encoded
 from pilot.train.state.stepper import Steppers
 from pilot.train.state.trained_set import SUMMED, of_groups

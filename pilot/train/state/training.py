@@ -17,7 +17,7 @@ from torch.nn.modules.module import _EXTRA_STATE_KEY_SUFFIX
 from pilot.checkpoint import shards
 from pilot.checkpoint.tree import Encoded, copied
 from pilot.core.errors import UserError
-from pilot.core.trainer.run_identity import ACCEPT, OPTIONS, RULES, AcceptedChange, acceptable
+from pilot.protocol.run_identity import ACCEPT, OPTIONS, RULES, AcceptedChange, acceptable
 from pilot.train.data import rng
 from pilot.train.data.sampler import StepShare
 from pilot.train.node.membership import Seat

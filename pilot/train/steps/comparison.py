@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from torch import nn
 
 from pilot.core.errors import JoinedOtherwise, ResumedOtherwise
-from pilot.core.trainer.run_identity import GRADIENTS
+from pilot.protocol.run_identity import GRADIENTS
 from pilot.train.data.rehearsal import Rehearsal
 from pilot.train.gradients.sketch import Sketch, Sketched, differing, folded
 from pilot.train.ranks.group import RankGroup

@@ -6,8 +6,8 @@ import pytest
 
 from pilot.core.events import LedgerRange
 from pilot.core.ids import Generation
-from pilot.core.trainer.run_identity import AcceptedChange
 from pilot.history.ledger import Ledger, proof
+from pilot.protocol.run_identity import AcceptedChange
 
 RUN = {"the length of the dataset": "96", "global_batch_size": "8", "drop_last": "False", "the seed": "1"}
 Rows = list[tuple[int, int, int, int, int, int]]

@@ -1,13 +1,9 @@
-import random
-
 import pytest
 
 from pilot.core.curves.curve import Curve
 from pilot.core.plan.problem import PlanStatus, Problem
 from pilot.planners import dp
-from tests.unit.planners.problems import best_plan, candidate, problem
-
-UNEVEN = Curve.of([(0.7, 0.4), (2, 3), (3.5, 2), (6, 9)])
+from tests.unit.planners.problems import candidate, problem
 
 
 def counts(given: Problem) -> tuple[int, ...]:
@@ -21,18 +17,6 @@ def test_nothing_to_divide() -> None:
     assert counts(problem(5)) == ()
     assert counts(problem(0, candidate())) == (0,)
     assert counts(problem(3, candidate(low=4))) == (0,)
-
-
-@pytest.mark.parametrize("seed", range(40))
-def test_it_finds_the_optimum(seed: int) -> None:
-    choose = random.Random(seed)
-    curves = [UNEVEN, Curve.proportional(0.1), Curve.of([(1, 5), (4, 5), (8, 11)]), Curve.of([(2, 0), (8, 1)])]
-    candidates = [
-        candidate(choose.randint(0, 6), low := choose.randint(1, 4), choose.randint(low, 8), choose.choice(curves))
-        for _ in range(choose.randint(1, 4))
-    ]
-    given = problem(choose.randint(1, 12), *candidates)
-    assert counts(given) == best_plan(given)
 
 
 def test_a_tie_goes_to_the_fewest_changes() -> None:

@@ -13,7 +13,7 @@ from pilot.checkpoint import names, store
 from pilot.checkpoint.publish import own_rows
 from pilot.core.errors import CheckpointError, Unreadable, UserError
 from pilot.core.ids import TrainerUid
-from pilot.core.trainer.run_identity import ALL_EPOCHS
+from pilot.protocol.run_identity import ALL_EPOCHS
 from pilot.rundir import trainer_folder
 from pilot.train.node.membership import Membership
 from pilot.train.ranks import saver

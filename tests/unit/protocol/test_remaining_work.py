@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from pilot.core.trainer.remaining_work import Goal
+from pilot.protocol.remaining_work import Goal
 
 KNOWN = {"epochs": 4.0, "epoch_samples": 100.0, "iterations": 50.0}
 

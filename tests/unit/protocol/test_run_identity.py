@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pilot.core.errors import UserError
-from pilot.core.trainer.run_identity import (
+from pilot.protocol.run_identity import (
     ACCEPTABLE,
     DROP_LAST,
     LENGTH,
