@@ -201,8 +201,8 @@ class SessionLoop(LoopView):
     def _refuse_to_leave(self) -> None:
         raise UserError(
             "the script left its loop at an epoch's beginning, which this process runs again because it joined or"
-            " resumed within the epoch, and where other processes went on: the decision depends on values that have"
-            " changed since, such as the model's score; decide at the epoch's end"
+            " resumed within the epoch, and where other processes went on; leave the loop at an epoch's end instead:"
+            " values such as the model's score change within an epoch"
         )
 
     def _leave(self) -> None:
@@ -337,9 +337,8 @@ class SessionLoop(LoopView):
     def _expect_loop(self) -> None:
         if not self.guard.looping:
             raise UserError(
-                "iterate over session.loader inside `for epoch in session.epochs(n):` (instead of"
-                " range(n)) or `for step in session.iterations(n):`, which tell all nodes when an epoch begins and ends"
-                f"{_MORE}"
+                "iterate over session.loader inside `for epoch in session.epochs(n):` (instead of range(n)) or `for"
+                f" step in session.iterations(n):`, by which all nodes know when an epoch begins and ends{_MORE}"
             )
         self.guard.expect_own_thread()
         self._training.position.begun = True
@@ -370,9 +369,9 @@ class SessionLoop(LoopView):
         batching = Batching(per_node, total, micro, drop_last, self.seat.size, in_step=sharded)
         if per_node is not None and self._training.rate.rule is None:
             raise UserError(
-                "batch_size= is per node, so the batch grows with the nodes: say in pilot.train.session how the"
-                " learning rate follows, lr_rule='linear', 'sqrt' or 'none'; or give global_batch_size=, with"
-                " which training is that of one node"
+                "batch_size= is per node, so the batch grows with the nodes: pass lr_rule='linear', 'sqrt' or 'none' to"
+                " pilot.train.session, by which the learning rate follows; or pass global_batch_size=, with which"
+                " training is the same as on one node"
             )
         self._training.samples_per_tick = batching.of_one_node
         return batching

@@ -188,8 +188,8 @@ class Step:
             return
         elif self._phases < self._training.position.phase:
             raise UserError(
-                "the script stepped fewer optimizers for this batch than it did before a node was lost: the choice must"
-                " depend only on values that are the same on all ranks (session.steps, session.state)"
+                "the script stepped fewer optimizers for this batch than it did before a node was lost: choose"
+                " them only by values that are the same on all ranks (session.steps, session.state)"
             )
         else:
             self._close(self._share)

@@ -86,8 +86,8 @@ class StepSums:
         if other := next((rank for rank, one in enumerate(numbers) if one != numbers[0]), 0):
             names = [stepper.name for stepper in self.training.steppers]
             raise UserError(
-                f"rank 0 steps {names[numbers[0]]!r} and rank {other} steps {names[numbers[other]]!r}: the choice must"
-                " depend only on values that are the same on all ranks (session.steps, session.state)"
+                f"rank 0 steps {names[numbers[0]]!r} and rank {other} steps {names[numbers[other]]!r}: choose"
+                " the optimizer only by values that are the same on all ranks (session.steps, session.state)"
             )
         return True
 

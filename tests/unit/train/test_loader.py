@@ -396,7 +396,7 @@ def session_without_loader(lr_rule: str | None = None) -> pilot.train.Session:
         (DATA, {"replacement": True, "shuffle": False}, "shuffle=False"),
         (DATA, {"replacement": True, "num_samples": 0}, "at least 1"),
         (DATA, {"replacement": True, "num_samples": 10.0}, "a whole number of at least 1"),
-        (DATA, {"global_batch_size": None, "batch_size": 2}, "'sqrt' or 'none'; or give global_batch_size="),
+        (DATA, {"global_batch_size": None, "batch_size": 2}, "'sqrt' or 'none' to pilot.train.session"),
         (DataLoader(DATA, sampler=SubsetRandomSampler([1, 2])), {}, "no DataLoader with a SubsetRandomSampler"),
         (DataLoader(DATA, batch_sampler=[[1, 2]]), {}, "no DataLoader with a list"),
         (DataLoader(DATA, batch_size=None), {}, "no DataLoader with a NoneType"),
