@@ -18,8 +18,8 @@ import pilot.train
 from pilot.core.errors import UserError
 from tests.equivalence.loops import DATA, Loop
 
-COURSE = importlib.import_module("pilot.train.joining")
-CLAIM = COURSE._claim  # before the tests' fixture replaces it
+JOINING = importlib.import_module("pilot.train.joining")
+CLAIM = JOINING._claim  # before the tests' fixture replaces it
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
@@ -58,8 +58,8 @@ def test_a_session_has_one_loader_knows_its_rules_and_needs_a_batch_for_a_step()
 
 
 def test_a_process_has_one_session(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(COURSE, "_claim", CLAIM)
-    monkeypatch.setattr(COURSE, "_claimed", [])
+    monkeypatch.setattr(JOINING, "_claim", CLAIM)
+    monkeypatch.setattr(JOINING, "_claimed", [])
     Loop()
     with pytest.raises(UserError, match="already has a session"):
         Loop()
