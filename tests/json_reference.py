@@ -25,7 +25,6 @@ from pilot.history.ledger import LedgerProof
 from pilot.history.story import PoolEvent
 from pilot.protocol.pool_status import PoolStatus, TrainerHistory
 from pilot.protocol.requests import (
-    Cancelled,
     Draining,
     Explained,
     Phases,
@@ -55,7 +54,7 @@ COMMANDS: dict[str, type] = {
     "wait": Phases,
     "events": PoolEvent,
     "ledger": LedgerProof,
-    "cancel": Cancelled,
+    "cancel": TrainerPhase,
     "scale": Scaled,
     "study run": StudyStatus,
     "study status": StudyList,
@@ -169,7 +168,7 @@ def _held(hint: Any) -> list[type]:
 
 
 def written() -> str:
-    """The whole document, up to date."""
+    """The complete document, up to date."""
     return DOCUMENT.read_text().partition(BEGIN)[0] + BEGIN + "\n" + reference()
 
 

@@ -26,12 +26,12 @@ from pilot.train.state.identity import for_another
 
 Shared = Callable[[str], bool]
 Part = tuple[int, Shared]
-"""Which process of the node, and which arrays are the same on all processes."""
+"""The process's number on its node, and a function that accepts arrays that are the same on all processes."""
 Took = Callable[[Written], tuple[float, float]]
-"""How long a checkpoint took to write, and how long one rank takes by itself."""
+"""Returns the time that a checkpoint took to write, and the time that one rank takes by itself."""
 
 _PARTS_LIMIT_S = 60.0
-"""How long the first process of a node waits for the parts of the others while nothing is written."""
+"""The first process of a node waits so long for the parts of the others while nothing is written."""
 _POLL_S = 0.05
 _READ_AGAIN_S = (0.2, 0.5, 1.0, 2.0, 4.0, 4.0)
 """The pauses before a checkpoint that cannot be read is tried again on this node."""
@@ -74,7 +74,7 @@ class Saver:
     def start_part(self, group: Membership, step: int, state: Encoded, shared: Shared) -> None:
         """Write this rank's part of ``state`` in the background, from a copy; not while ``busy``.
 
-        ``shared`` says which arrays are the same on all ranks.
+        ``shared`` accepts arrays that are the same on all ranks.
         """
         copy = self._snapshots.take(own_rows(state, group.rank // self.per_node, group.size // self.per_node))
         self._part = None
