@@ -19,7 +19,7 @@ class _Template(Template):
 
 
 def batch_script(site: Site, connection: str, *, python: str = "python") -> str:
-    """The script, for the site's ``sbatch``, ``qsub`` or ``bsub``.
+    """Return the script, for the site's ``sbatch``, ``qsub`` or ``bsub``.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ def batch_script(site: Site, connection: str, *, python: str = "python") -> str:
 
 
 def _place(site: Site) -> list[str]:
-    """The job's queue, account and nodes, which Parsl puts into its own scripts or on the command line."""
+    """Return directives for the job's queue, account and nodes, which Parsl puts elsewhere in its own scripts."""
     match site.scheduler:
         case "slurm":
             options = {"--partition=": site.partition, "--qos=": site.qos, "--account=": site.account}
@@ -70,7 +70,7 @@ def _select(site: Site) -> str:
 
 
 def _notice(site: Site) -> str:
-    """What happens when the node is preempted, in one line."""
+    """Describe a preemption of the node in one line."""
     if site.grace_s <= 0:
         return "Preemption comes without notice: training continues on the other nodes, or from a checkpoint."
     return f"When preempted, the agent leaves within the grace period of {site.grace_s:g} s."

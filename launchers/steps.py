@@ -23,7 +23,7 @@ exec /bin/bash -l "$@"
 
 
 def pbs_shell(pilots: Path) -> Path:
-    """The path of ``PBS_SHELL``, beside the scripts and output of a pool's jobs in ``pilots``."""
+    """Return the path of ``PBS_SHELL``, beside the scripts and output of a pool's jobs in ``pilots``."""
     return pilots / "shell"
 
 
@@ -40,7 +40,7 @@ def agent_command(site: Site, connection: str | None = None, python: str = sys.e
 
 
 def step(site: Site, command: str) -> str:
-    """Shell lines that run ``command`` once on each of the job's nodes, with all of the node's CPUs."""
+    """Return shell lines that run ``command`` once on each of the job's nodes, with all of the node's CPUs."""
     nodes = site.nodes_per_pilot
     match site.launcher:
         case "simple":
@@ -61,7 +61,7 @@ def step(site: Site, command: str) -> str:
 
 
 def preamble(site: Site, walltime_s: int) -> str:
-    """Shell lines before the step: what the agent must know about its job, where temporary files go, the prologue."""
+    """Return shell lines before the step: the job's data for the agent, the folder of temporary files, the prologue."""
     lines = [f"export PILOT_WALLTIME_END=$(( $(date +%s) + {walltime_s} ))"]
     if site.scheduler == "local":
         # For a local process, Parsl's job id is the process id of the shell that runs the script.
@@ -92,7 +92,7 @@ def directives(site: Site, *, own: bool = False) -> list[str]:
 
 def _shrinks(site: Site) -> list[str]:
     """Let PBS run the job for less than the site's wall time if it then fits a window (shrink-to-fit). The coordinator
-    then tells the agent when it ends; for a user's own script, the granted time is unknown.
+    then sends the agent the end; for a user's own script, the granted time is unknown.
     """
     if site.walltime_min is None:
         return []

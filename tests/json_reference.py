@@ -25,7 +25,6 @@ from pilot.history.ledger import LedgerProof
 from pilot.history.story import PoolEvent
 from pilot.protocol.pool_status import PoolStatus, TrainerHistory
 from pilot.protocol.requests import (
-    Cancelled,
     Draining,
     Explained,
     Phases,
@@ -55,7 +54,7 @@ COMMANDS: dict[str, type] = {
     "wait": Phases,
     "events": PoolEvent,
     "ledger": LedgerProof,
-    "cancel": Cancelled,
+    "cancel": TrainerPhase,
     "scale": Scaled,
     "study run": StudyStatus,
     "study status": StudyList,

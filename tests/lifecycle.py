@@ -8,10 +8,12 @@ play; ARCHITECTURE.md shows them.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from pilot.core import events as e
+from pilot.core.commands import StartWorker, StopWorker
 from pilot.core.study import events as study
-from pilot.core.trainer.trainer import Phase, PhaseChange
+from pilot.core.trainer.trainer import Phase, WorkerPhase
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +162,29 @@ EFFECTS = (
     Effect(study.TrialTold, "nothing"),
     Effect(study.ReservationDue, "the nodes that were kept for a trial are free again", "if some were"),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseChange:
+    """A phase, one that may follow it, and the commands or events that cause the change. None: the trainer or worker
+    does not exist.
+    """
+
+    before: StrEnum | None
+    after: StrEnum | None
+    causes: tuple[type, ...]
+
+
+WORKER_CHANGES = (
+    PhaseChange(None, WorkerPhase.STARTING, (StartWorker,)),
+    PhaseChange(WorkerPhase.STARTING, WorkerPhase.READY, (e.WorkerReady,)),
+    PhaseChange(WorkerPhase.STARTING, WorkerPhase.STOPPING, (StopWorker,)),
+    PhaseChange(WorkerPhase.READY, WorkerPhase.STOPPING, (StopWorker,)),
+    PhaseChange(WorkerPhase.STARTING, None, (e.WorkerExited, e.PoolChanged)),
+    PhaseChange(WorkerPhase.READY, None, (e.WorkerExited, e.PoolChanged)),
+    PhaseChange(WorkerPhase.STOPPING, None, (e.WorkerExited, e.PoolChanged)),
+)
+"""All changes of a worker's phase. A worker goes with its process, or with its node."""
 
 TRAINER_CHANGES = (
     PhaseChange(None, Phase.QUEUED, (e.TrainerSubmitted,)),

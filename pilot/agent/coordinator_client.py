@@ -19,7 +19,7 @@ from pilot.core.errors import ProtocolError, UserError
 from pilot.core.version import __version__
 from pilot.protocol import connection, transport, wire
 from pilot.protocol.connection import Connection
-from pilot.protocol.transport import Limits, NotTaken
+from pilot.protocol.transport import Limits, WrongServer
 
 log = logging.getLogger(__name__)
 
@@ -113,7 +113,7 @@ class CoordinatorClient:
             opening.result()
         except OSError:  # no connection in time, or it was refused
             return None
-        except NotTaken as failure:
+        except WrongServer as failure:
             if self.joined.is_set():  # another server may have got the old port
                 return None
             raise UserError(

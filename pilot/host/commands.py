@@ -30,7 +30,7 @@ _FOR_PEOPLE = ("SQUEUE_", "SINFO_", "SACCT_", "SLURM_TIME_FORMAT", "LSB_BJOBS_FO
 
 
 def run_command(command: Sequence[str], limit_s: float) -> str:
-    """Output of ``command``; after ``limit_s`` it is killed with everything that it started.
+    """Return the output of ``command``; after ``limit_s`` it is killed with all its children.
 
     Raises
     ------

@@ -26,7 +26,7 @@ def publish(path: Path, data: bytes, mode: int = 0o600) -> None:
 
 @contextmanager
 def published(path: Path, mode: int = 0o600) -> Iterator[BinaryIO]:
-    """A file to write to, which becomes ``path`` when the block ends.
+    """Open a file for writing, which becomes ``path`` when the block ends.
 
     The temporary file is in the same directory, because a rename cannot cross file systems; it is removed on an error.
     """
@@ -80,7 +80,7 @@ def sync_directory(directory: Path) -> None:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a file for reading whose name we were given; anything but a regular file is refused (a FIFO would block).
+    """Open a file for reading; anything but a regular file is refused (a FIFO would block).
 
     Raises
     ------

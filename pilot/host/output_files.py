@@ -27,8 +27,8 @@ def write_output(path: Path, data: bytes) -> None:
 
 @contextmanager
 def output(path: Path) -> Iterator[BinaryIO]:
-    """A file to write to, which is published as ``path`` when the block ends, with the permissions that the user's
-    umask allows; a pipe or device that has this name is written to instead.
+    """Open a file for writing, published as ``path`` when the block ends, with the permissions that the user's umask
+    allows; a pipe or device that has this name is written to instead.
 
     Raises
     ------

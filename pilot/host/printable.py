@@ -19,7 +19,7 @@ _PLAIN = "\x1b[0m"
 
 
 def printable(text: str) -> str:
-    """``text`` with control characters escaped, such as ``\\u001b``. That is JSON's notation: JSON keeps its values."""
+    """Return ``text`` with control characters escaped as in JSON, such as ``\\u001b``: JSON keeps its values."""
     return _CONTROLS.sub(lambda found: f"\\u{ord(found.group()):04x}", text)
 
 
@@ -33,7 +33,7 @@ def printable_output(line: str) -> str:
 
 
 def all_printable(value: Any) -> Any:
-    """Plain data with all its strings made printable."""
+    """Return plain data with all its strings made printable."""
     match value:
         case str():
             return printable(value)

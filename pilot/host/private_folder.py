@@ -77,7 +77,7 @@ def descriptor_of(place: Path) -> int:
 
 
 def shown(path: Path) -> Path:
-    """``path`` as the user knows it: a folder that is held and what is in it by the folder's name."""
+    """Return ``path`` as the user knows it: by the name of the held folder, not below /proc."""
     held_in = next((folder for folder in (path, *path.parents) if folder in _names), None)
     return path if held_in is None else _names[held_in] / path.relative_to(held_in)
 

@@ -82,7 +82,7 @@ def is_working(process: psutil.Process) -> bool:
 
 
 def segments(pid: int) -> set[str]:
-    """Names under /dev/shm that the process has mapped; empty if it has ended."""
+    """Return the names under /dev/shm that the process has mapped; empty if it has ended."""
     prefix = f"{SHARED_MEMORY}/"
     try:
         lines = (_PROC / str(pid) / "maps").read_text(errors="surrogateescape").splitlines()

@@ -1,5 +1,5 @@
-"""Where a script is run for trial: in namespaces of its own, in which overlays in memory cover all file systems, and
-there is no network. What the script writes or removes, and the runs that it starts elsewhere, are so no one else's.
+"""A sandbox for trial runs of a script: its own namespaces, in which overlays in memory cover all file systems, and
+there is no network. So nobody else sees what the script writes, removes or starts.
 
 A directory that cannot be covered is read-only there. The kernel must let users make namespaces and overlays (Linux
 5.11, or RHEL 8.5, and ``user.max_user_namespaces`` above 0).
@@ -21,7 +21,7 @@ from pilot.host import system
 _OF_THE_KERNEL = ("/proc", "/sys", "/dev", "/run/netns")
 _NAMESPACES = ("--user", "--map-root-user", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc")
 _MOST = 100
-"""Directories of one file system that are covered one by one."""
+"""Most directories of one file system that are covered one by one."""
 
 
 def command(inside: Sequence[str]) -> list[str]:
@@ -30,7 +30,7 @@ def command(inside: Sequence[str]) -> list[str]:
 
 
 def enter(folder: Path) -> None:
-    """Go on in a child of this process, in a sandbox that ends with it; ``folder`` stays shared with the outside.
+    """Continue in a child of this process, in a sandbox that ends with it; ``folder`` stays shared with the outside.
     ``OSError`` if this machine does not let us, or the current directory cannot be written there.
     """
     writable = os.access(".", os.W_OK)
@@ -47,7 +47,7 @@ def enter(folder: Path) -> None:
 
 
 def _script(folder: Path) -> str:
-    """Holds ``folder`` open while everything is covered, and puts it back in its place."""
+    """Return commands that cover everything; ``folder`` is held open meanwhile and mounted again in its place."""
     own, upper = quote(str(folder)), quote(str(folder / "upper"))
     lines = ["set -e", f"mkdir -p {upper}", f"mount --bind {own} {own}", f"exec 9<{own}"]
     lines += ["mount -t proc proc /proc", f"mount -t tmpfs -o mode=0700 check {upper}"]
@@ -82,12 +82,12 @@ class _Place:
 
 
 def _turn(folder: Path) -> Callable[[_Place], int]:
-    """When a place is covered: where the overlays are, after the others; what can only be locked, last."""
+    """Return the order in which places are covered: those of the overlays after others, read-only ones last."""
     return lambda place: 2 * place.holds + folder.is_relative_to(place.path)
 
 
 def _places() -> Iterator[_Place]:
-    """All, of the file systems that this user can reach."""
+    """Yield the directories to cover, of all file systems that this user can reach."""
     mounts = dict(_mounts())
     for path, flags in sorted(mounts.items()):
         prefix = path.rstrip("/") + "/"

@@ -67,7 +67,7 @@ def _expect_zero(call: str, result: int) -> None:
 
 
 def reap(own: Iterable[int] = ()) -> list[tuple[int, int]]:
-    """Reap ended children other than ``own``; (pid, wait status) of each.
+    """Reap ended children other than ``own``; returns the pid and wait status of each.
 
     The kernel names them in any order. Those ended by a signal come first, because a process that is killed makes its
     neighbours fail.
@@ -115,7 +115,7 @@ def readable(files: Iterable[Any], timeout_s: float | None = None) -> list[Any]:
 
 
 def usable_cores() -> int:
-    """Cores that this process may use, given its CPU affinity and the quotas of its control groups; at least 1."""
+    """Return the number of cores allowed by the CPU affinity and quotas of control groups; at least 1."""
     groups = Path("/proc/self/cgroup").read_text()
     quotas = cgroup_quotas(groups, Path("/sys/fs/cgroup"))
     return max(1, int(min([float(len(os.sched_getaffinity(0))), *quotas])))

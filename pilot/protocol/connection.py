@@ -183,7 +183,7 @@ class Certificate:
 
 
 def fingerprint(der: bytes) -> str:
-    """SHA-256 of a certificate, in hex."""
+    """Return the SHA-256 of a certificate, in hex."""
     return hashlib.sha256(der).hexdigest()
 
 

@@ -10,12 +10,12 @@ HEAD_BYTES = 4
 
 
 def framed(data: bytes) -> bytes:
-    """``data`` as one frame."""
+    """Return ``data`` as one frame."""
     return len(data).to_bytes(HEAD_BYTES, "big") + data
 
 
 def length_of(head: bytes | bytearray) -> int:
-    """Length of a frame in bytes, from its ``head`` of ``HEAD_BYTES`` bytes."""
+    """Return the length of a frame in bytes, from its ``head`` of ``HEAD_BYTES`` bytes."""
     return int.from_bytes(head, "big")
 
 
@@ -37,9 +37,9 @@ class Frames:
         Raises :class:`ProtocolError` at the head of a frame that is too large; nothing after it can be read.
         """
         self._received += piece
-        return self._whole()
+        return self._complete()
 
-    def _whole(self) -> Iterator[bytes]:
+    def _complete(self) -> Iterator[bytes]:
         while len(self._received) >= HEAD_BYTES:
             size = length_of(self._received[:HEAD_BYTES])
             if size > self.max_bytes:

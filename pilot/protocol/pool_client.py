@@ -66,8 +66,11 @@ def _attempt(
     where: Connection, message: wire.Request, end_s: float, file: Path, *, changes: bool
 ) -> wire.Reply | wire.Refused | None:
     """Return the reply; None if the coordinator may be restarting."""
+    credentials = wire.Credentials(wire.PROTOCOL, __version__, where.token)
     try:
-        return _ask(where, message, end_s)
+        with _connected(where, end_s) as stream:
+            stream.sendall(framed(wire.encode(credentials)) + framed(wire.encode(message)))
+            return wire.decode_at_cli(_frame(stream, end_s))
     except (ConnectionError, ssl.SSLEOFError) as error:
         may_have_arrived = not isinstance(error, ConnectionRefusedError)
         if (changes and may_have_arrived) or _left_s(end_s) <= _RETRY_S:
@@ -78,28 +81,16 @@ def _attempt(
     return None
 
 
-def _ask(where: Connection, message: wire.Request, end_s: float) -> wire.Reply | wire.Refused:
-    credentials = wire.Credentials(wire.PROTOCOL, __version__, where.token)
-    with _connected(where, end_s) as stream:
-        stream.sendall(framed(wire.encode(credentials)) + framed(wire.encode(message)))
-        return wire.decode_at_cli(_frame(stream, end_s))
-
-
 def _connected(where: Connection, end_s: float) -> ssl.SSLSocket:
     """Return a TLS connection to the server of the connection file. Nothing is sent to any other server."""
-    plain = socket.create_connection(where.address, timeout=_left_s(end_s))
-    try:
+    with socket.create_connection(where.address, timeout=_left_s(end_s)) as plain:  # TLS takes over its descriptor
         plain.settimeout(_left_s(end_s))
-        stream = client_context().wrap_socket(plain)
-    except (ssl.SSLEOFError, ConnectionResetError):
-        plain.close()
-        raise ConnectionRefusedError("it closed the connection") from None
-    except ssl.SSLError as error:
-        plain.close()
-        raise UserError(_other(where, f"TLS failed: {error.reason}")) from None
-    except BaseException:
-        plain.close()
-        raise
+        try:
+            stream = client_context().wrap_socket(plain)
+        except (ssl.SSLEOFError, ConnectionResetError):
+            raise ConnectionRefusedError("it closed the connection") from None
+        except ssl.SSLError as error:
+            raise UserError(_other(where, f"TLS failed: {error.reason}")) from None
     if not is_pinned(stream.getpeercert(binary_form=True), where.certificate):
         stream.close()
         raise UserError(_other(where, "its certificate is different"))

@@ -164,15 +164,8 @@ class Phases(Answer, frozen=True):
     trainers: dict[str, Phase]  #: the phase of each trainer waited for, by name
 
 
-class Cancelled(Answer, frozen=True):
-    """The answer of ``pilot cancel``."""
-
-    trainer: str  #: its name
-    phase: Phase  #: its current phase
-
-
 class TrainerPhase(Answer, frozen=True):
-    """The answer of ``pilot resume``, ``pilot hold`` and ``pilot release``."""
+    """The answer of ``pilot cancel``, ``pilot resume``, ``pilot hold`` and ``pilot release``."""
 
     trainer: str  #: its name
     phase: Phase  #: its current phase
@@ -266,7 +259,7 @@ PILOTS = Verb("pilots", Nothing, PilotList, changes=False)
 NODES = Verb("nodes", Nothing, NodeList, changes=False)
 CLEAR = Verb("clear", SomeNodes, Cleared)
 WAIT = Verb("wait", Wait, Phases, changes=False)
-CANCEL = Verb("cancel", OneTrainer, Cancelled)
+CANCEL = Verb("cancel", OneTrainer, TrainerPhase)
 SCALE = Verb("scale", Pilots, Scaled)
 RESUME = Verb("resume", Resumption, TrainerPhase)
 HOLD = Verb("hold", OneTrainer, TrainerPhase)

@@ -49,13 +49,13 @@ class Handler(Protocol):
     """Receives the frames and the end of a link."""
 
     def received(self, link: Link, frame: bytes) -> None:
-        """A frame arrived. Raising :class:`ProtocolError` closes the connection."""
+        """Take a frame that arrived. Raising :class:`ProtocolError` closes the connection."""
 
     def closed(self, link: Link, reason: str) -> None:
-        """The connection is closed; called once. ``reason`` is "" if the peer or its kernel closed it."""
+        """Note that the connection is closed; called once. ``reason`` is "" if the peer or its kernel closed it."""
 
 
-class NotTaken(Exception):
+class WrongServer(Exception):
     """The server at this address is not the coordinator of our connection file; the message gives the reason."""
 
 
@@ -230,7 +230,7 @@ class ClientLink(Link):
         if self.opened.done():
             super().connection_lost(error)
         else:
-            self.opened.set_exception(NotTaken(self._reason) if self._reason else ConnectionResetError())
+            self.opened.set_exception(WrongServer(self._reason) if self._reason else ConnectionResetError())
 
     def _handshake(self) -> bool:
         if not super()._handshake():
@@ -248,7 +248,7 @@ async def connect(host: str, port: int, pin: str, handler: Handler, limits: Limi
 
     Raises
     ------
-    NotTaken
+    WrongServer
         The server that answers has another certificate, or does not speak TLS.
     OSError
         Nobody answers, or the connection was closed during the handshake.

@@ -31,7 +31,7 @@ output's path in a directive; neither is quoted. Bytes that are not UTF-8 could 
 
 
 def default_path(site: str) -> Path:
-    """``$PILOT_RUN_DIR``, or ``pilot/<site>`` in the user's state directory."""
+    """Return ``$PILOT_RUN_DIR``, or ``pilot/<site>`` in the user's state directory."""
     try:
         if given := os.environ.get("PILOT_RUN_DIR"):
             return Path(given).expanduser().absolute()
@@ -41,7 +41,7 @@ def default_path(site: str) -> Path:
 
 
 def learned_path(site: str) -> Path | None:
-    """``pilot/.learned/<site>`` in the user's state directory; None if there is no state directory."""
+    """Return ``pilot/.learned/<site>`` in the user's state directory; None if there is no state directory."""
     try:
         return state_path() / ".learned" / site
     except (OSError, RuntimeError):
@@ -49,7 +49,7 @@ def learned_path(site: str) -> Path | None:
 
 
 def state_path() -> Path:
-    """``pilot`` in the user's state directory; :class:`OSError` or :class:`RuntimeError` if there is none."""
+    """Return ``pilot`` in the user's state directory; :class:`OSError` or :class:`RuntimeError` if there is none."""
     base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(base).absolute() / "pilot"
 
@@ -120,7 +120,7 @@ class RunDir:
         return self.trainers / trainer
 
     def set_aside(self) -> Path | None:
-        """Move the journal of an earlier pool to ``earlier/<time>``; None if there is none.
+        """Move the journal of an earlier pool to ``earlier/<time>``, which is returned; None if there is none.
 
         The trainers' folders stay, because agents that outlived the pool may still write there.
         """
@@ -187,7 +187,7 @@ class Lock:
         )
 
     def beat(self) -> None:
-        """Show other hosts that we are alive; called every :data:`heartbeat.BEAT_S`. May have to wait for the
+        """Write a heartbeat for other hosts; called every :data:`heartbeat.BEAT_S`. May have to wait for the
         disk.
 
         Raises
@@ -204,7 +204,7 @@ class Lock:
         self._write(beat=self._owner.beat + 1)
 
     def _refuse_removed(self) -> None:
-        """In a removed directory everything would be lost, and nobody would find the pool again."""
+        """Fail if the directory was removed: everything written there would be lost."""
         try:
             self._rundir.lock.stat()
         except FileNotFoundError:
@@ -217,7 +217,7 @@ class Lock:
                 " up --run-dir with its new path continues the pool"
             )
 
-    def say_zero(self, pool_s: float) -> None:
+    def record_zero(self, pool_s: float) -> None:
         """Record that it is ``pool_s`` on the pool's clock, which continues even if the system's clock is set."""
         self._write(zero_s=heartbeat.since_boot_s() - pool_s)
 

@@ -1,4 +1,4 @@
-"""Which trainer owns a folder: the folder contains the trainer's uid, and whoever uses what is in it checks that.
+"""Ownership of a trainer's folder: the folder contains the trainer's uid, and each use of its files checks that.
 
 An agent may outlive its pool (if a drain was cut short), and a name may be used again. So a new trainer of the same
 name gets a folder of its own, and nobody writes into a folder that is another trainer's or has been removed.
@@ -27,7 +27,7 @@ _DIGITS = 8
 
 
 def name(trainer: TrainerId, uid: TrainerUid) -> str:
-    """``<trainer>-<first digits of its uid>``; only the trainer's name if it has no uid."""
+    """Return ``<trainer>-<first digits of its uid>``; only the trainer's name if it has no uid."""
     return f"{trainer}-{uid[:_DIGITS]}" if uid else trainer
 
 
@@ -88,7 +88,7 @@ def held(part: Path, uid: str, *, make: bool = False) -> Iterator[Path]:
 
 @contextmanager
 def held_here(part: Path) -> Iterator[Path]:
-    """Hold ``part`` of the folder, in a run directory, of whichever trainer that is; raises like :func:`held`."""
+    """Hold ``part`` of any trainer's folder in a run directory; raises like :func:`held`."""
     with held(part, owner_of(part.parent)) as place:
         yield place
 
@@ -115,7 +115,7 @@ def start_from(folder: Path, files: Sequence[str], trainers: Path | None = None)
 
 @contextmanager
 def _source(file: Path, trainers: Path | None) -> Iterator[Path]:
-    """``file``, in the folder that it is in now; one of a trainer in ``trainers`` is refused if it is not there."""
+    """Yield the path of ``file``; if it is in ``trainers``, its folder is held, and must be its trainer's."""
     of_all = file.parents[2] if len(file.parents) > 2 else None
     if trainers is None or of_all is None or not of_all.exists() or not of_all.samefile(trainers):
         yield file

@@ -70,7 +70,7 @@ class Live:
         self._keeper = make_keeper(site_file, rundir.pilots, rundir.root, jobs.put_nowait, self._admission)
         self._journal = startup.open_journal(rundir, pool)
         driver = self._driver = LiveDriver(pool.core(), self._journal, Clock(pool.start_s(lock.zero_s)))
-        lock.say_zero(driver.clock())
+        lock.record_zero(driver.clock())
         launches = self._launches = LaunchStore(rundir, pool.name, site.checkpoint_dir)
         studies = StudyStore(rundir, launches)
         self._solver = SolverProcess(pool.settings, rundir.solver, driver.post, lambda text: driver.remark(text=text))

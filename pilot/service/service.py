@@ -285,7 +285,8 @@ class Service:
         new = self.roster.register(now_s, node, link, hello)
         times = site.heartbeat_s, site.silent_s, site.orphan_s, site.grace_s
         self.server.send(link, wire.Welcome(node, self.pool, *times, site.rails_per_node, site.check_limit_s))
-        log.info("%s %s (%s, job %s)", node, "joined" if new else "came back", hello.address, hello.job or "none")
+        state = "registered" if new else "came back"
+        log.info("%s %s (%s, job %s)", node, state, hello.address, hello.job or "none")
         if self._versions_seen.is_another(hello.versions):
             for line in node_remarks.differences(self.roster.versions()):
                 log.warning("%s", printable(line))

@@ -82,5 +82,5 @@ def _source_address(host: str, port: int) -> str:
 
 
 def _plain(address: str) -> str:
-    """``address`` without its zone (``fe80::1%eth0``)."""
+    """Return ``address`` without its zone (``fe80::1%eth0``)."""
     return address.partition("%")[0]

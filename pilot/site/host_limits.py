@@ -31,14 +31,14 @@ class Room:
 
 
 def tasks_needed(site: Site, pilots: int | None) -> int:
-    """Processes and threads that the pool needs on this host. With the scheduler ``local`` its pilots run here, too
-    (``pilots`` None: at least one)."""
+    """Return the number of processes and threads of a pool on this host: with the scheduler ``local`` also those of its
+    pilots (None: of one)."""
     here = (1 if pilots is None else pilots) * site.nodes_per_pilot if site.scheduler == "local" else 0
     return COORDINATOR_TASKS + AGENT_TASKS * here
 
 
 def files_needed(site: Site, pilots: int) -> int:
-    """Open files that the coordinator needs."""
+    """Return the number of open files that the coordinator needs."""
     return COORDINATOR_FILES + pilots * site.nodes_per_pilot
 
 

@@ -46,7 +46,7 @@ _WALLTIME = re.compile(r"(\d{1,3}):([0-5]\d):([0-5]\d)")
 
 
 def walltime_seconds(walltime: str) -> int:
-    """Seconds of ``HH:MM:SS``; ValueError if it is malformed."""
+    """Return the seconds of ``HH:MM:SS``; ValueError if it is malformed."""
     match = _WALLTIME.fullmatch(walltime)
     if match is None:
         raise ValueError(f"{walltime!r} is not HH:MM:SS")
@@ -55,7 +55,7 @@ def walltime_seconds(walltime: str) -> int:
 
 
 def walltime_text(seconds: float) -> str:
-    """``HH:MM:SS``, truncated to whole minutes: the unit of Slurm and LSF, and what Parsl passes to them."""
+    """Return ``HH:MM:SS`` in full minutes: the unit of Slurm and LSF, and of Parsl."""
     minutes = int(seconds) // 60
     return f"{minutes // 60:02d}:{minutes % 60:02d}:00"
 

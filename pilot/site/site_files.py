@@ -74,7 +74,7 @@ def user_dir() -> Path:
 
 
 def list_sites() -> dict[str, Path]:
-    """Name → file of all sites that can be loaded by name: the shipped ones first, each group in alphabetical order."""
+    """Return the files of all sites by name, in alphabetical order; a shipped site comes before a user's own."""
     found: dict[str, Path] = {}
     for folder in (shipped_dir(), user_dir()):
         for path in sorted(folder.glob("*.py")):
@@ -128,7 +128,7 @@ def load_site_file(reference: str) -> SiteFile:
 
 
 def site_mistakes(reference: str) -> list[str]:
-    """Everything that is wrong with a site file, one line each; empty: it is valid."""
+    """Return the mistakes in a site file, one line each; empty: it is valid."""
     try:
         _load(find_site(reference))
     except SiteMistakes as error:
@@ -178,6 +178,6 @@ def _message(error: BaseException) -> str:
 
 
 def _where(path: Path, error: BaseException) -> str:
-    """``file:line`` of the last frame inside the site file, so that an admin finds the line that raised."""
+    """Return ``file:line`` of the last frame inside the site file, so that an admin finds the line that raised."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
     return f"{path}:{lines[-1]}" if lines else str(path)

@@ -35,7 +35,7 @@ _unreported: dict[str, str] = {}
 
 
 def begin(copied: Mapping[str, bytes], copy: str = "") -> None:
-    """The script begins; ``copied``, by path: the files of which it runs the submission's copy, of version ``copy``."""
+    """Note from now on which files the script loads, except those ``copied`` at the submission, in version ``copy``."""
     _versions.update({COPY: copy} if copy else {})
     loaders: Any = SourceFileLoader
     get_code, open_code = loaders.get_code, io.open_code

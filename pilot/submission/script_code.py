@@ -66,7 +66,7 @@ class Code:
         return sum(map(len, self.files.values()))
 
     def packed(self) -> bytes:
-        """As a zip file."""
+        """Return them as a zip file."""
         out = io.BytesIO()
         with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
             for path, content in self.files.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +11,7 @@ import msgspec
 
 from pilot.core.curves.curve import Curve
 from pilot.core.errors import UserError
-from pilot.core.ids import NO_GENERATION, Generation, TrainerId, TrainerUid
+from pilot.core.ids import Generation, TrainerId, TrainerUid
 from pilot.core.trainer.spec import Checking, Profiling, TrainerSpec
 from pilot.host.files import read_regular
 
@@ -80,28 +80,22 @@ class Submission(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         if self.reprofile and (self.fixed_curve or self.profile is Profiling.NEVER):
             with_ = "--fixed-curve" if self.fixed_curve else "--profile never"
             raise UserError(f"--reprofile measures the curve again, so it cannot be combined with {with_}")
-        given = {"rescale_up_s": self.rescale_up_s, "rescale_down_s": self.rescale_down_s}
-        costs: dict[str, Any] = {name: seconds for name, seconds in given.items() if seconds is not None}
-        return TrainerSpec(
-            trainer=trainer,
-            min_nodes=self.min_nodes,
-            max_nodes=self.max_nodes,
-            curve=Curve.of(self.curve) if self.curve is not None else None,
-            fixed_curve=self.fixed_curve,
-            profile=self.profile,
-            reprofile=self.reprofile,
-            script=self.launch.script,
-            priority=self.priority,
-            budget_node_hours=self.budget_node_hours,
-            warm_up_s=self.warm_up_s,
-            after_loop_s=self.after_loop_s,
-            patience_s=self.patience_s,
-            uid=uid,
-            sizes=self.sizes,
-            starts_after=Generation(self.start.generation) if self.start is not None else NO_GENERATION,
-            assumed_costs=not costs,
-            **costs,
-        )
+        known = {name: getattr(self, name) for name in _SPECIFIED if getattr(self, name) is not None}
+        given: dict[str, Any] = {
+            "trainer": trainer,
+            "uid": uid,
+            "script": self.launch.script,
+            "assumed_costs": self.rescale_up_s is None and self.rescale_down_s is None,
+        }
+        if self.curve is not None:
+            given["curve"] = Curve.of(self.curve)
+        if self.start is not None:
+            given["starts_after"] = Generation(self.start.generation)
+        return TrainerSpec(**known | given)
+
+
+_SPECIFIED = {field.name for field in fields(TrainerSpec)}.intersection(Submission.__struct_fields__)
+"""The fields that a submission shares with the specification."""
 
 
 def with_check(spec: TrainerSpec, asked: Checking | None, launch: LaunchSpec, site: Site) -> TrainerSpec:

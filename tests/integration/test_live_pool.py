@@ -15,7 +15,7 @@ from pilot.core.plan.explain import Explanation
 from pilot.core.trainer.situation import WRITES_TRIED
 from pilot.core.trainer.trainer import Phase
 from pilot.protocol import connection, wire
-from pilot.protocol.requests import Cancelled
+from pilot.protocol.requests import TrainerPhase
 from pilot.rundir.journal import read
 from pilot.rundir.rundir import Ended, read_end
 from pilot.service.agents.roster import TIMES_KEPT
@@ -73,7 +73,7 @@ def test_explanations_and_cancellations_arrive_unchanged(live: Pool) -> None:
     waiting = live.submit(name="waiting")
     told = live.client.explain(waiting)
     assert (told.decision, told.sentences[0]) == (None, "waiting was not part of the last plan.")
-    assert live.client.cancel(waiting) == Cancelled(trainer=waiting, phase=Phase.CANCELLED)
+    assert live.client.cancel(waiting) == TrainerPhase(trainer=waiting, phase=Phase.CANCELLED, held="")
     trainer, _ = live.running(2)
     told = live.client.explain(trainer)
     assert "The worth is counted in seconds of its training on one node." in told.sentences

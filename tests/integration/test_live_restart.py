@@ -254,7 +254,7 @@ def test_a_journal_without_its_header_goes_on_with_the_copy_and_without_that_it_
     journal.write_bytes(b"".join([b"damage\n", *lines[1:]]))
     (live.run_dir / "journal" / "header.json").unlink()
     done = subprocess.run(live.command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert f"{journal}:1: damaged header: not JSON" in done.stderr
     assert done.stderr.count("\n") == 1
     assert journal.read_bytes().splitlines()[0] == b"damage"

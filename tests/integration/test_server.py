@@ -60,7 +60,7 @@ def test_a_name_that_is_no_name_is_refused(live: Pool, name: str) -> None:
 def test_another_servers_certificate_is_not_taken(live: Pool, tmp_path: Path) -> None:
     where = load(live.file)
     write(tmp_path / "c.json", msgspec.structs.replace(where, certificate=Certificate.make().fingerprint))
-    with pytest.raises(UserError, match="is not the coordinator of this connection file"):
+    with pytest.raises(UserError, match="is not this pool's coordinator"):
         request(tmp_path / "c.json", "list", {}, DEADLINE_S)
 
 

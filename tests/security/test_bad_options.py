@@ -88,7 +88,7 @@ MESSAGES = [
     (ALONE, "--nodes 0", "not in the range 1<=x"),
     (ALONE, "--gpus-per-node 3", "4 GPUs cannot be divided into nodes of 3"),
     (ALONE, "--times /nowhere/times.csv", "cannot write"),
-    (f"{REPLAY} {{options}}", "--nodes 4 --hang-share 0.1", "say how long"),
+    (f"{REPLAY} {{options}}", "--nodes 4 --hang-share 0.1", "give the length of the replay"),
     (f"{REPLAY} {{folder}}/events {{options}}", "--nodes 4", "not both"),
     (f"{REPLAY} {{options}}", "", "missing: EVENTS (or --nodes)"),
 ]

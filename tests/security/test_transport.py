@@ -23,7 +23,7 @@ from pilot.protocol import gate, wire
 from pilot.protocol.connection import Certificate, client_context, load
 from pilot.protocol.framing import framed
 from pilot.protocol.gate import UNPROVEN_MAX
-from pilot.protocol.transport import ClientLink, Limits, Link, NotTaken, connect
+from pilot.protocol.transport import ClientLink, Limits, Link, WrongServer, connect
 from pilot.service.agents.server import UNPROVEN, Listener, gate_at
 from tests.integration.live_pool import DEADLINE_S, Peer, Pool, pool, until
 from tests.streams import FREE, Stream
@@ -237,7 +237,7 @@ async def test_frames_come_in_order_and_a_close_is_told_after_them() -> None:
 @in_a_loop
 async def test_another_certificate_is_not_taken_and_nothing_is_sent_to_it() -> None:
     async with serving() as (listener, heard, _):
-        with pytest.raises(NotTaken, match="certificate"):
+        with pytest.raises(WrongServer, match="certificate"):
             await connect("127.0.0.1", listener.port, Certificate.make().fingerprint, Heard(), FREE)
         await until_so(lambda: heard.reasons)
         assert heard.frames == []
@@ -253,7 +253,7 @@ async def test_a_server_that_does_not_speak_tls_is_named_as_such() -> None:
     server = await asyncio.start_server(greet, "127.0.0.1", 0)
     async with server:
         port = server.sockets[0].getsockname()[1]
-        with pytest.raises(NotTaken, match="TLS"):
+        with pytest.raises(WrongServer, match="TLS"):
             await connect("127.0.0.1", port, "0" * 64, Heard(), FREE)
 
 

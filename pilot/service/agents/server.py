@@ -2,7 +2,7 @@
 
 A connection is unproven until its first frame, :class:`pilot.protocol.wire.Credentials`, has a valid token. That frame
 is small, and nothing else is decoded before it. A pilot's connection stays unproven until the pilot is registered
-(:meth:`Server.keep`): a token alone holds no place. Until then the limits of :mod:`pilot.service.agents.server` apply;
+(:meth:`Server.keep`): a token alone holds no place. Until then the limits of :mod:`pilot.protocol.gate` apply;
 beyond them a connection is closed without a message, so that an honest agent tries again.
 """
 

@@ -189,13 +189,10 @@ class Api:
             pass
         return verbs.Phases(trainers=past | {str(t.id): t.phase for t in waited})
 
-    async def cancel(self, asked: verbs.OneTrainer) -> verbs.Cancelled:
+    async def cancel(self, asked: verbs.OneTrainer) -> verbs.TrainerPhase:
         """End a trainer."""
         trainer = self._unended(asked.trainer)
-        await self._decided(
-            self._driver.post(events.TrainerCancelled(trainer.id)), f"trainer {trainer.id} is cancelled"
-        )
-        return verbs.Cancelled(trainer=trainer.id, phase=trainer.phase)
+        return await self._stands(trainer, events.TrainerCancelled(trainer.id), "is cancelled")
 
     async def scale(self, asked: verbs.Pilots) -> verbs.Scaled:
         """Change the number of pilots."""

@@ -167,21 +167,14 @@ def _reported(what: str) -> Iterator[None]:
         raise PilotError(f"{what}: {error.strerror}{where}", transient=transient) from None
 
 
-_ENDED = {
-    Outcome.FINISHED: "has finished",
-    Outcome.FAILED: "has failed",
-    Outcome.CANCELLED: "was cancelled",
-    Outcome.STOPPED: "was stopped",
-}
-
-
 def name_is_taken(name: str, outcome: Outcome | None) -> str:
-    """What the user can do if a new trainer has the name of an existing one with this outcome (None: not ended)."""
+    """The refusal of a new trainer with the name of an existing one with this outcome (None: not ended)."""
     taken = f"a trainer named {name} already exists"
     if outcome is None:
         return f"{taken}, and it has not ended; choose another --name, or pilot cancel {name} first"
     resume = "" if outcome is Outcome.FINISHED else f"pilot resume {name} continues it, "
+    verb = "has" if outcome in (Outcome.FINISHED, Outcome.FAILED) else "was"
     return (
-        f"{taken} and {_ENDED[outcome]}: {resume}--from {name} with another --name starts from its last "
+        f"{taken} and {verb} {outcome}: {resume}--from {name} with another --name starts from its last "
         "checkpoint, --replace deletes it with its files"
     )

@@ -14,7 +14,7 @@ from pilot.cli.top.view import AWAY, History, changes, sparkline, strip
 from pilot.core.errors import PilotError
 from pilot.core.trainer.trainer import Phase
 from pilot.protocol.pool_status import NodeStatus, PoolStatus
-from pilot.protocol.requests import Cancelled, Explained, Scaled
+from pilot.protocol.requests import Explained, Scaled, TrainerPhase
 from tests.unit.cli.statuses import STATUS, TRAINER
 
 DEADLINE_S = 60.0
@@ -97,9 +97,9 @@ class Told:
     def explain(self, trainer: str) -> Explained:
         return Explained(trainer=trainer, sentences=[f"{trainer} has what it can use"], decision=None)
 
-    def cancel(self, trainer: str) -> Cancelled:
+    def cancel(self, trainer: str) -> TrainerPhase:
         self.cancelled.append(trainer)
-        return Cancelled(trainer=trainer, phase=Phase.CANCELLED)
+        return TrainerPhase(trainer=trainer, phase=Phase.CANCELLED, held="")
 
     def scale(self, pilots: int | None) -> Scaled:
         self.scaled.append(pilots)

@@ -16,12 +16,6 @@ def mistakes(**fields: object) -> list[str]:
     return caught.value.lines
 
 
-def test_defaults_are_enough() -> None:
-    site = Site(name="x", scheduler="slurm")
-    assert (site.walltime_s, site.walltime_min_s, site.nodes_per_pilot) == (3600, 3600, 1)
-    assert (site.poll_s, site.requeue, site.fabric) == (30, False, "tcp")
-
-
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
@@ -45,6 +39,7 @@ def test_defaults_are_enough() -> None:
         ({"ranks_per_node": 0}, "ranks_per_node: expected int >= 1, got 0"),
         ({"ranks_per_node": 4, "cores_per_node": 2}, "ranks_per_node: 4 is more than cores_per_node, 2"),
         ({"name": "a b"}, "name: expected str matching regex"),
+        *(({"interface": value}, "interface: expected str matching") for value in ("hsn0,", "hsn0, hsn1", "")),
         ({"checkpoint_dir": "checkpoints"}, "checkpoint_dir: 'checkpoints' is not an absolute path (~ and $ are not"),
         ({"scratch_dir": "/scratch/$USER"}, "scratch_dir: '/scratch/$USER' is not an absolute path"),
         ({"scratch_dir": ""}, "scratch_dir: '' is not an absolute path"),
@@ -92,20 +87,17 @@ def test_what_no_journal_can_hold_is_refused(value: object) -> None:
     assert all(line.isprintable() for line in found)
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("00:01:00", 60), ("48:00:00", 172800), ("100:30:59", 361859)])
-def test_wall_times_in_seconds(text: str, seconds: int) -> None:
-    assert walltime_seconds(text) == seconds
-
-
 @pytest.mark.parametrize("text", ["1:2:3", "00:60:00", "24:00", "", "-1:00:00", "1e3:00:00"])
 def test_what_is_no_wall_time(text: str) -> None:
     with pytest.raises(ValueError, match="is not HH:MM:SS"):
         walltime_seconds(text)
 
 
-def test_wall_times_are_cut_to_whole_minutes() -> None:
-    assert walltime_text(3659.9) == "01:00:00"
+def test_wall_times() -> None:
+    assert [walltime_seconds(text) for text in ("00:01:00", "48:00:00", "100:30:59")] == [60, 172800, 361859]
+    assert walltime_text(3659.9) == "01:00:00", "cut to minutes"
     assert walltime_text(100 * 3600 + 60) == "100:01:00"
+    assert Site(name="x", scheduler="slurm").walltime_min_s == 3600
 
 
 @pytest.mark.parametrize(
@@ -120,9 +112,3 @@ def test_wall_times_are_cut_to_whole_minutes() -> None:
 )
 def test_a_node_has_a_rail_for_each_interface_and_up_to_four_for_its_gpus(given: dict[str, Any], rails: int) -> None:
     assert Site(name="s", scheduler="slurm", **given).rails_per_node == rails
-
-
-@pytest.mark.parametrize("interface", ["hsn0,", "hsn0, hsn1", ""])
-def test_interfaces_are_separated_by_commas_only(interface: str) -> None:
-    with pytest.raises(SiteMistakes):
-        Site(name="s", scheduler="slurm", interface=interface)

@@ -27,25 +27,14 @@ def write(folder: Path, text: str, name: str = "mine.py") -> Path:
     return path
 
 
-def test_a_shipped_site_by_name() -> None:
-    assert load_site("local").scheduler == "local"
-
-
-def test_a_users_own_site_by_name_and_by_path(own_sites: Path) -> None:
+def test_sites_by_name_and_by_path(own_sites: Path) -> None:
     path = write(own_sites, GOOD)
-    assert load_site("mine").name == load_site(str(path)).name == "mine"
-    assert list_sites()["mine"] == path
-
-
-def test_a_shipped_site_comes_before_a_users_own_of_that_name(own_sites: Path) -> None:
     write(own_sites, GOOD, "local.py")
-    assert load_site("local").name == "local"
-
-
-def test_a_template_is_not_listed(own_sites: Path) -> None:
     write(own_sites, GOOD, "_draft.py")
-    assert "_draft" not in list_sites()
-    assert "_template" not in list_sites()
+    assert load_site("mine").name == load_site(str(path)).name == "mine"
+    assert load_site("local").name == "local", "a shipped site comes first"
+    assert list_sites()["mine"] == path
+    assert not {"_draft", "_template"} & set(list_sites())
 
 
 def test_an_unknown_name_lists_what_there_is(own_sites: Path) -> None:

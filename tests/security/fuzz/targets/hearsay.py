@@ -67,6 +67,10 @@ class Journal:
     waiting_bytes = 0
     segment_is_long = False
 
+    @property
+    def last_seq(self) -> int:
+        return len(self.kept)
+
     def decided(self, _now_s: float, event: Event, commands: list[Command]) -> Future[None]:
         self.kept.append(msgspec.to_builtins([event, *commands]))
         return Future()

@@ -37,7 +37,7 @@ def test_without_grace_it_is_youngs_interval() -> None:
     assert NO_GRACE.interval_s == pytest.approx(sqrt(2 * 0.5 * HOUR_S))
 
 
-def test_what_fits_into_the_grace_leaves_the_sites_interval() -> None:
+def test_a_checkpoint_that_fits_into_the_grace_leaves_the_sites_interval() -> None:
     assert replace(NO_GRACE, grace_s=2.5).interval_s == 300.0
     assert replace(NO_GRACE, grace_s=2.49).interval_s < 300.0
     assert replace(NO_GRACE, write_s=None).interval_s == 300.0
@@ -70,14 +70,14 @@ def test_it_keeps_its_bounds() -> None:
         ),
     ],
 )
-def test_the_reason_says_what_was_measured(its: CheckpointInterval, reason: str) -> None:
+def test_the_reason_has_the_measurements(its: CheckpointInterval, reason: str) -> None:
     assert its.reason() == reason
 
 
 LEAVES = replace(NO_GRACE, write_s=20.0, end_in_s=100.0)
 
 
-def test_where_all_nodes_leave_at_a_known_time_the_last_checkpoint_is_whole_by_then() -> None:
+def test_the_last_checkpoint_is_complete_before_all_nodes_leave() -> None:
     """Its leader writes once as much time has passed since the last checkpoint as is left until writing must begin."""
     now_s, written_s = 0.0, -300.0
     while now_s < 100.0:
@@ -112,7 +112,7 @@ INTERVALS = st.builds(
 
 
 @given(INTERVALS)
-def test_whatever_was_measured_it_is_at_most_the_sites_and_not_too_short(its: CheckpointInterval) -> None:
+def test_any_interval_is_at_most_the_sites_and_not_too_short(its: CheckpointInterval) -> None:
     assert min(LEAST_S, its.site_interval_s) <= its.interval_s <= its.site_interval_s
     assert its.fits or its.interval_s >= min(its.site_interval_s, (its.write_s or 0.0) / MOST_WRITING)
     assert "e+" not in its.sentence().partition(":")[0]
@@ -164,7 +164,7 @@ def test_only_the_time_in_groups_counts() -> None:
     ("told_s", "wanted_s", "tells"),
     [(100.0, 125.0, False), (125.0, 100.0, False), (100.0, 126.0, True), (126.0, 100.0, True), (None, 80.0, False)],
 )
-def test_the_leader_is_told_of_what_differs_by_more_than_a_quarter(
+def test_the_leader_gets_an_interval_that_differs_by_more_than_a_quarter(
     told_s: float | None, wanted_s: float, tells: bool
 ) -> None:
     trainer = trains_on(A, B).trainers[T]

@@ -89,7 +89,11 @@ PACKED = gzip.compress((HEADER + "0,a,join\n").encode(), mtime=0)
         ("trace.csv", b"node,time\n", r"trace\.csv:1: expected the header time_s,node,event"),
         ("trace.csv", b"\xff\xfe\x00", "this is not a text file"),
         ("trace.csv", None, r"cannot read .*trace\.csv: No such file"),
-        ("trace.csv.gz", gzip.compress(LONG.encode(), mtime=0)[:20000], r"trace\.csv\.gz:\d{3,}: the gzip file is truncated"),
+        (
+            "trace.csv.gz",
+            gzip.compress(LONG.encode(), mtime=0)[:20000],
+            r"trace\.csv\.gz:\d{3,}: the gzip file is truncated",
+        ),
         ("trace.csv.gz", PACKED[:-6] + bytes([PACKED[-6] ^ 0xFF]) + PACKED[-5:], "the gzip file is damaged"),
     ],
 )

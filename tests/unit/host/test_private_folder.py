@@ -31,7 +31,7 @@ def home(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
         lambda home: RunDir(home / ".local/state/pilot/local").create(),
         lambda home: own_folder.make(home / ".local/state/pilot/local"),
         lambda home: rundir.remember(home / "elsewhere"),
-        lambda _: main._write_traceback(),
+        lambda _: main._save_traceback(),
     ],
 )
 def test_what_is_made_in_the_users_home_is_the_users_alone(home: Path, make: Callable[[Path], object]) -> None:

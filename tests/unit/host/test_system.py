@@ -1,4 +1,4 @@
-"""Which descriptors are readable, whatever their numbers."""
+"""Descriptors that can be read, whatever their numbers; and the cores that a process may use."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import fcntl
 import os
 import resource
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from pilot.host import system
 from pilot.host.system import readable
 
 FIRST_THAT_SELECT_REFUSES = 1024
@@ -39,3 +41,24 @@ def test_a_high_descriptor_is_waited_for_and_its_end_is_seen(high: tuple[int, in
     assert os.read(reading, 1) == b"x"
     os.close(writing)
     assert readable([reading]) == [reading]
+
+
+def put(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def test_a_job_has_the_least_quota_of_its_control_group_and_those_above(tmp_path: Path) -> None:
+    put(tmp_path / "user/job/cpu.max", "max 100000\n")
+    put(tmp_path / "user/cpu.max", "250000 100000\n")
+    put(tmp_path / "cpu,cpuacct/slurm/cpu.cfs_quota_us", "400000\n")
+    put(tmp_path / "cpu,cpuacct/slurm/cpu.cfs_period_us", "100000\n")
+    put(tmp_path / "cpu,cpuacct/cpu.cfs_quota_us", "-1\n")
+    put(tmp_path / "cpu,cpuacct/cpu.cfs_period_us", "100000\n")
+    groups = "4:memory:/else\n3:cpu,cpuacct:/slurm/step\n0::/user/job\n"
+    assert sorted(system.cgroup_quotas(groups, tmp_path)) == [2.5, 4.0]
+    assert list(system.cgroup_quotas("2:cpuacct:/slurm\n0::/no/such/group\n", tmp_path)) == []
+
+
+def test_it_is_at_most_the_affinity_and_at_least_one() -> None:
+    assert 1 <= system.usable_cores() <= len(os.sched_getaffinity(0))
