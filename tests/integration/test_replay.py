@@ -284,7 +284,7 @@ TRACES = {
     "present.csv": ("0,a,join\n1,a,join\n", "present.csv:3: node a joins, but it is in the pool already"),
     "nan.csv": ("nan,a,join\n", "nan.csv:2: time_s is not a finite number"),
     "empty.csv": ("", "empty.csv: the trace is empty"),
-    "instant.csv": ("0,a,join\n", "instant.csv: all of its events are at time 0"),
+    "instant.csv": ("0,a,join\n", "instant.csv: all events are at time 0"),
     "cut.csv.gz": (None, "the gzip file is truncated"),
 }
 """Traces that are refused: their rows, and words of the refusal."""
