@@ -15,8 +15,7 @@ from pathlib import Path
 import grimp
 
 from pilot.core.trainer.reconcile import QUESTIONS, Rule
-from pilot.core.trainer.trainer import WORKER_CHANGES, PhaseChange
-from tests.lifecycle import EFFECTS, TRAINER_CHANGES
+from tests.lifecycle import EFFECTS, TRAINER_CHANGES, WORKER_CHANGES, PhaseChange
 
 ROOT = Path(__file__).parents[1]
 OURS = ("pilot", "launchers", "site_configs")

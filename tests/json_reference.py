@@ -168,7 +168,7 @@ def _held(hint: Any) -> list[type]:
 
 
 def written() -> str:
-    """The whole document, up to date."""
+    """The complete document, up to date."""
     return DOCUMENT.read_text().partition(BEGIN)[0] + BEGIN + "\n" + reference()
 
 

@@ -1,22 +1,24 @@
-"""What each event does, and which phase of a trainer follows which: two tables that cover the whole core.
+"""The effects of each event, and the order of phases: tables that cover the core.
 
-Nothing is decided here: :mod:`pilot.core.coordinator` and :mod:`pilot.core.trainer.transitions` note events, and a
-trainer's phase follows from its facts. The property tests check both tables, in both directions, against all that they
-play; ARCHITECTURE.md shows them.
+Nothing is decided here: :mod:`pilot.core.coordinator` and :mod:`pilot.core.trainer.transitions` record events, and
+phases follow from the facts. The property tests check the tables, in both directions, against all that they play;
+ARCHITECTURE.md shows them.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from pilot.core import events as e
+from pilot.core.commands import StartWorker, StopWorker
 from pilot.core.study import events as study
-from pilot.core.trainer.trainer import Phase, PhaseChange
+from pilot.core.trainer.trainer import Phase, WorkerPhase
 
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What is ``noted`` for an event, and when it makes a new problem (``asks``; "": never)."""
+    """The records of an event (``noted``), and when it makes a new problem (``asks``; "": never)."""
 
     event: type[e.Event]
     noted: str
@@ -26,8 +28,8 @@ class Effect:
 EFFECTS = (
     Effect(
         e.PoolChanged,
-        "nodes come (in a drain they are leaving at once); leaving and lost ones leave their targets; a group with a "
-        "lost member, and one that forms with a leaving one, is dissolved",
+        "nodes come (in a drain they leave at once); nodes that got a notice, and lost ones, leave their targets; a "
+        "group with a lost member, and one that forms with a noticed one, is dissolved",
         "if a node came, or one that was counted on left",
     ),
     Effect(
@@ -160,6 +162,29 @@ EFFECTS = (
     Effect(study.TrialTold, "nothing"),
     Effect(study.ReservationDue, "the nodes that were kept for a trial are free again", "if some were"),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseChange:
+    """A phase, one that may follow it, and the commands or events that cause the change. None: the trainer or worker
+    does not exist.
+    """
+
+    before: StrEnum | None
+    after: StrEnum | None
+    causes: tuple[type, ...]
+
+
+WORKER_CHANGES = (
+    PhaseChange(None, WorkerPhase.STARTING, (StartWorker,)),
+    PhaseChange(WorkerPhase.STARTING, WorkerPhase.READY, (e.WorkerReady,)),
+    PhaseChange(WorkerPhase.STARTING, WorkerPhase.STOPPING, (StopWorker,)),
+    PhaseChange(WorkerPhase.READY, WorkerPhase.STOPPING, (StopWorker,)),
+    PhaseChange(WorkerPhase.STARTING, None, (e.WorkerExited, e.PoolChanged)),
+    PhaseChange(WorkerPhase.READY, None, (e.WorkerExited, e.PoolChanged)),
+    PhaseChange(WorkerPhase.STOPPING, None, (e.WorkerExited, e.PoolChanged)),
+)
+"""All changes of a worker's phase. A worker goes with its process, or with its node."""
 
 TRAINER_CHANGES = (
     PhaseChange(None, Phase.QUEUED, (e.TrainerSubmitted,)),

@@ -100,8 +100,8 @@ class Pool:
         return process
 
     def submit(self, script: Path, *arguments: str, options: tuple[str, ...] = ()) -> str:
-        told = self.pilot("submit", "--json", *options, script, *arguments)
-        return msgspec.json.decode(told.stdout, type=Submitted).trainer
+        answer = self.pilot("submit", "--json", *options, script, *arguments).stdout
+        return msgspec.json.decode(answer, type=Submitted).trainer
 
     def submit_lasting(self, *arguments: str, step_s: float = 0.03, options: tuple[str, ...] = ()) -> str:
         """A trainer that trains until :meth:`finish`, however long that takes for which a test waits meanwhile."""
@@ -115,7 +115,7 @@ class Pool:
         return self.trainer(name)
 
     def status(self) -> PoolStatus:
-        """What ``pilot status`` shows, asked without a process for each time that a test looks."""
+        """The answer of ``pilot status``, without a process for each time that a test asks."""
         return any_pool_at(self.run_dir).status()
 
     def trainer(self, name: str) -> TrainerStatus:

@@ -119,7 +119,7 @@ class ThreadedServer:
         self._call(self._listener.close)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
-        self._loop.run_until_complete(asyncio.sleep(0.01))  # the sockets have been told to close
+        self._loop.run_until_complete(asyncio.sleep(0.01))  # the sockets are closing
         self._loop.close()
 
     def _call(self, function: Callable[..., Any], *arguments: Any) -> None:

@@ -1,4 +1,4 @@
-"""What happens to trainers, and the commands that follow for each: the coordinator without its plans.
+"""Events of trainers, and the commands that follow for each: the coordinator without its plans.
 
 :mod:`pilot.core.trainer.transitions` records what happens to one trainer, :mod:`pilot.core.pool.blame` judges whose
 fault a failure is. Then :mod:`pilot.core.trainer.reconcile`, a table of rules, brings each trainer that the event
@@ -54,7 +54,7 @@ class Bookkeeping(State):
         self._connect()
 
     def _connect(self) -> None:
-        """Create what works on the state."""
+        """Create the objects that work on the state."""
         self._registry = Registry(self.trainers, self.past)
         self._studies = Studies(self.studies, self._registry)
         self.pool = Pool(self.config.node_order, self.pool, self.config.topology)
@@ -148,7 +148,7 @@ class Bookkeeping(State):
         return self._without_nodes(trainer, outcome.value)
 
     def _cancelled(self, event: events.TrainerCancelled) -> list[Command]:
-        """One that has finished stays so, but what its script does after the loop is cut short."""
+        """Cancel a trainer. One that has finished stays so, but its script is cut short after the loop."""
         trainer = self.trainers.get(event.trainer)
         if trainer is not None and trainer.closing is Outcome.FINISHED:
             return cut_short(trainer)

@@ -150,7 +150,7 @@ class Coordinator(Planning):
         return self._plan_if("the pool is up again")
 
     def _entries_lost(self, event: events.EntriesLost) -> list[Command]:
-        """A generation that may exist is never used again. What a group of it did is learned from its pilots."""
+        """Never use a generation again that may exist. Its group is learned from its pilots."""
         out: list[Command] = []
         for trainer_id, generation in event.generations:
             trainer = self.trainers.get(trainer_id)

@@ -151,7 +151,7 @@ class ExitCause(StrEnum):
     """By a signal, by the out-of-memory killer, because its GPU failed, or killed because it was stuck: it may be tried
     again."""
     UNREAD = "unread"
-    """It was not started, because of what cannot be read or opened there now."""
+    """It was not started: a file cannot be read or opened there now."""
     JOINED_OTHERWISE = "joined-otherwise"
     """In its first step it computed another gradient than a node that trains; it left before its own counted."""
     RESUMED_OTHERWISE = "resumed-otherwise"
@@ -226,7 +226,7 @@ class GroupStalled:
 
 
 class StallFinding(StrEnum):
-    """What an examination of one member's worker found."""
+    """The finding of an examination of one member's worker."""
 
     WAITS = "waits"
     """It, too, has been waiting for the sums of a step for long."""

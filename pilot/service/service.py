@@ -45,7 +45,7 @@ SETTLE_S = 2.0
 """Within this time an agent that came back has sent its queued reports."""
 
 ELSEWHERE_MAX = 100
-"""How many hosts outside of the pool are reported because their pilots were refused, each once."""
+"""Hosts outside of the pool that are reported because their pilots were refused, each once."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
@@ -285,7 +285,8 @@ class Service:
         new = self.roster.register(now_s, node, link, hello)
         times = site.heartbeat_s, site.silent_s, site.orphan_s, site.grace_s
         self.server.send(link, wire.Welcome(node, self.pool, *times, site.rails_per_node, site.check_limit_s))
-        log.info("%s %s (%s, job %s)", node, "joined" if new else "came back", hello.address, hello.job or "none")
+        state = "registered" if new else "came back"
+        log.info("%s %s (%s, job %s)", node, state, hello.address, hello.job or "none")
         if self._versions_seen.is_another(hello.versions):
             for line in node_remarks.differences(self.roster.versions()):
                 log.warning("%s", printable(line))

@@ -4,15 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
-from pathlib import Path
 
-from pilot.agent import workdir
-from pilot.cli.demo.leftovers import left_behind, unowned
-from tests.chaos import network
-from tests.chaos.record import Record
+from tests.chaos.record import recorded
 from tests.chaos.run import chaos
-from tests.pools import Pool
 
 EPOCHS_A_MINUTE = 50
 
@@ -23,29 +17,14 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=10.0)
     arguments = parser.parse_args()
-    print(f"seed {arguments.seed}, {arguments.minutes:g} minutes", flush=True)
-    if left_out := network.unavailable():
-        print(f"left out: cut networks and full disks ({left_out})", flush=True)
-    before = unowned()
-    with tempfile.TemporaryDirectory(prefix="pilot-chaos-") as folder:
-        pool = Pool(Path(folder))
-        try:
-            epochs = max(1, round(EPOCHS_A_MINUTE * arguments.minutes))
-            record = Record()
-            seconds = 60 * arguments.minutes
-            wrong = chaos(pool, arguments.seed, seconds, epochs, record.say, root=not left_out)
-        except Exception as error:
-            wrong = [f"{type(error).__name__}: {error}"]
-        finally:
-            pool.end()
-            workdir.sweep()
-        wrong += [f"left behind: {name}" for name in left_behind(pool.run_dir, before)]
-        if wrong:
-            print(f"its logs are kept in {record.keep(pool, arguments.seed, wrong)}")
-    for line in wrong:
+    seed, minutes = arguments.seed, arguments.minutes
+    print(f"seed {seed}, {minutes:g} minutes", flush=True)
+    epochs = max(1, round(EPOCHS_A_MINUTE * minutes))
+    violations = recorded(seed, lambda pool, note, root: chaos(pool, seed, 60 * minutes, epochs, note, root=root))
+    for line in violations:
         print(f"FAILED: {line}")
-    print(f"seed {arguments.seed}: {'FAILED' if wrong else 'clean'}")
-    return 1 if wrong else 0
+    print(f"seed {seed}: {'FAILED' if violations else 'clean'}")
+    return 1 if violations else 0
 
 
 if __name__ == "__main__":

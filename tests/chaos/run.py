@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -19,6 +18,7 @@ from pilot.protocol.pool_status import PoolStatus
 from pilot.rundir.journal import Contents, read
 from pilot.service.settings import fresh_core
 from tests.chaos.place import Place, place
+from tests.chaos.record import Note
 from tests.chaos.storm import Storm
 from tests.invariants import violations
 from tests.pools import TRAIN, Pool
@@ -36,10 +36,8 @@ CALM_PILOTS = sum(int(options[options.index("--min-nodes") + 1]) for options in 
 
 _ENDED = ("finished", "cancelled")
 
-Say = Callable[[str], None]
 
-
-def chaos(pool: Pool, seed: int, seconds: float, epochs: int, say: Say, *, root: bool = False) -> list[str]:
+def chaos(pool: Pool, seed: int, seconds: float, epochs: int, note: Note, *, root: bool = False) -> list[str]:
     """Unleash the storm on ``pool`` for ``seconds``; describes what is violated during it or afterwards.
 
     ``root``: include what only root can do, cut networks and full disks.
@@ -49,7 +47,7 @@ def chaos(pool: Pool, seed: int, seconds: float, epochs: int, say: Say, *, root:
         names = _submitted(pool, epochs)
         for name in names if root else []:
             here.small_disk(name)
-        wrong = _storm(here, seed, seconds, say) or calm(here)
+        wrong = _storm(here, seed, seconds, note) or calm(here)
         return wrong or [*journal_holds(pool, names, epochs), *parameters_off(pool, names, expected)]
 
 
@@ -61,8 +59,8 @@ def _submitted(pool: Pool, epochs: int) -> list[str]:
     ]  # fmt: skip
 
 
-def _storm(here: Place, seed: int, seconds: float, say: Say) -> list[str]:
-    storm, progress = Storm(here, seed, say), Progress()
+def _storm(here: Place, seed: int, seconds: float, note: Note) -> list[str]:
+    storm, progress = Storm(here, seed, note), Progress()
     deadline = time.monotonic() + seconds
     try:
         while time.monotonic() < deadline:
@@ -71,7 +69,7 @@ def _storm(here: Place, seed: int, seconds: float, say: Say) -> list[str]:
                 return wrong
     finally:
         storm.die_down()
-    say("calm: pilots come, the trainers finish")
+    note("calm: pilots come, the trainers finish")
     return []
 
 

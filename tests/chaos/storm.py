@@ -19,6 +19,7 @@ import psutil
 from pilot.protocol.pool_status import PoolStatus
 from tests.chaos.network import COORDINATOR
 from tests.chaos.place import Place
+from tests.chaos.record import Note
 from tests.pools import is_worker
 
 MOST_PILOTS = 6
@@ -36,7 +37,7 @@ class Storm:
 
     place: Place
     seed: int
-    say: Callable[[str], None]
+    note: Note
     began_s: float = field(default_factory=time.monotonic)
     without_s: float = 0.0
     """How long there was no coordinator: the supervisor waits longer and longer for one that is killed repeatedly."""
@@ -86,7 +87,7 @@ class Storm:
         for _ in range(want - len(living)):
             self.place.agent(through_relay=self.dice.random() < 0.5)
         if want > len(living):
-            self._tell(f"{want - len(living)} pilots start")
+            self._note(f"{want - len(living)} pilots start")
 
     def _living(self) -> list[psutil.Process]:
         return [psutil.Process(agent.pid) for agent in self.place.living()]
@@ -103,19 +104,19 @@ class Storm:
     def _kill_tree(self) -> None:
         agent = self._one()
         if agent is not None:
-            self._tell(f"SIGKILL to the whole tree of agent {agent.pid}")
+            self._note(f"SIGKILL to the tree of agent {agent.pid}")
             _kill([agent, *_below(agent)])
 
     def _kill_agent(self) -> None:
         agent = self._one()
         if agent is not None:
-            self._tell(f"SIGKILL to agent {agent.pid} alone")
+            self._note(f"SIGKILL to agent {agent.pid} alone")
             _kill([agent])
 
     def _notice(self) -> None:
         agent = self._one()
         if agent is not None:
-            self._tell(f"SIGTERM to agent {agent.pid}")
+            self._note(f"SIGTERM to agent {agent.pid}")
             with suppress(psutil.NoSuchProcess):
                 agent.terminate()
 
@@ -131,7 +132,7 @@ class Storm:
         found = [p for agent in self._living() for p in _below(agent) if _is(p, which)]
         if found:
             victim = self.dice.choice(found)
-            self._tell(f"SIGKILL to {what} {victim.pid}")
+            self._note(f"SIGKILL to {what} {victim.pid}")
             _kill([victim])
 
     def _all_advanced(self) -> bool:
@@ -147,13 +148,13 @@ class Storm:
     def _kill_several(self) -> None:
         living = self._living()
         victims = self.dice.sample(living, k=self.dice.randint(0, len(living)))
-        self._tell(f"SIGKILL to the trees of {len(victims)} of {len(living)} pilots at once")
+        self._note(f"SIGKILL to the trees of {len(victims)} of {len(living)} pilots at once")
         _kill([p for agent in victims for p in [agent, *_below(agent)]])
 
     def _kill_coordinator(self) -> None:
         pid = self.pool.coordinator()
         if pid is not None:
-            self._tell("SIGKILL to the coordinator, which its supervisor starts again")
+            self._note("SIGKILL to the coordinator, which its supervisor starts again")
             killed_s = time.monotonic()
             _kill([psutil.Process(pid)])
             self.pool.back_from(pid)
@@ -181,7 +182,7 @@ class Storm:
             self._stop(psutil.Process(pid), self.dice.uniform(0.2, WHILE_S[1]))
 
     def _stop(self, victim: psutil.Process, seconds: float) -> None:
-        self._tell(f"SIGSTOP to {victim.pid} for {seconds:.1f} s")
+        self._note(f"SIGSTOP to {victim.pid} for {seconds:.1f} s")
         _signal(victim, signal.SIGSTOP)
         self._later(seconds, lambda: _signal(victim, signal.SIGCONT))
 
@@ -191,19 +192,19 @@ class Storm:
         found = [p for p in _below(agent) if is_worker(p) or "pilot.comm.rank" in _command(p)] if agent else []
         if found:
             victim, times = self.dice.choice(found), self.dice.randint(5, 30)
-            self._tell(f"{victim.pid} runs a third of the time for {0.3 * times:.1f} s")
+            self._note(f"{victim.pid} runs a third of the time for {0.3 * times:.1f} s")
             for number in range(times):
                 self._later(0.3 * number, lambda: _signal(victim, signal.SIGSTOP))
                 self._later(0.3 * number + 0.2, lambda: _signal(victim, signal.SIGCONT))
 
     def _delay(self) -> None:
         delay_s, seconds = self.dice.uniform(0.05, 1.5), self.dice.uniform(*MOMENT_S)
-        self._tell(f"messages through the relay take {delay_s:.2f} s longer for {seconds:.1f} s")
+        self._note(f"messages through the relay take {delay_s:.2f} s longer for {seconds:.1f} s")
         self.place.relay.delay_s = delay_s
         self._later(seconds, lambda: setattr(self.place.relay, "delay_s", 0.0))
 
     def _drop(self) -> None:
-        self._tell("connections through the relay are dropped, with what is on its way")
+        self._note("connections through the relay are dropped, with what is on its way")
         self.place.relay.drop()
 
     def _cut(self) -> None:
@@ -213,7 +214,7 @@ class Storm:
         agent = self.dice.choice(agents)
         seconds = self.dice.uniform(*self.dice.choice([MOMENT_S, WHILE_S]))
         number = self.place.ports[agent.pid]
-        self._tell(f"the network of agent {agent.pid} is cut for {seconds:.1f} s")
+        self._note(f"the network of agent {agent.pid} is cut for {seconds:.1f} s")
         lan.cut(number)
         self._later(seconds, lambda: lan.mend(number))
 
@@ -225,13 +226,13 @@ class Storm:
         numbers = [COORDINATOR, *(self.place.ports[agent.pid] for agent in agents)]
         sender, receiver = self.dice.sample(numbers, 2)
         seconds = self.dice.uniform(*self.dice.choice([MOMENT_S, WHILE_S]))
-        self._tell(f"what port {sender} sends to port {receiver} is lost for {seconds:.1f} s")
+        self._note(f"what port {sender} sends to port {receiver} is lost for {seconds:.1f} s")
         lan.lose(sender, receiver)
         self._later(seconds, lambda: lan.find(sender, receiver))
 
     def _fill_disk(self) -> None:
         disk, seconds = self.dice.choice(self.place.disks), self.dice.uniform(*MOMENT_S)
-        self._tell(f"the disk of {disk.folder.parent.name} is full for {seconds:.1f} s")
+        self._note(f"the disk of {disk.folder.parent.name} is full for {seconds:.1f} s")
         disk.fill()
         self._later(seconds, disk.empty)
 
@@ -240,8 +241,8 @@ class Storm:
         self._timers.append(threading.Timer(seconds, undo))
         self._timers[-1].start()
 
-    def _tell(self, text: str) -> None:
-        self.say(f"{time.monotonic() - self.began_s:6.1f} s  {text}")
+    def _note(self, text: str) -> None:
+        self.note(f"{time.monotonic() - self.began_s:6.1f} s  {text}")
 
 
 def _below(process: psutil.Process) -> list[psutil.Process]:

@@ -9,4 +9,4 @@ from tests.pools import Pool
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_short_storm(pool: Pool) -> None:
-    assert chaos(pool, seed=1, seconds=20.0, epochs=15, say=print) == []
+    assert chaos(pool, seed=1, seconds=20.0, epochs=15, note=print) == []

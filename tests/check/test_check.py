@@ -152,12 +152,12 @@ def test_a_script_is_checked(
     for precious in ("model.pt", "log.csv", "old/results"):
         Path(precious).write_text("precious")
     assert run(["check", "--json", *([] if covered else ["--writes"]), "train.py", kind]) == status
-    told = json.loads(capsys.readouterr().out)
-    assert told["script_class"] == script_class, told
-    assert text in told["text"]
-    assert sorted(told["by_design"]) == by_design
-    assert told["passed"] == (status == 0)
-    assert told["files"] == {str(folder / "train.py"): hashlib.sha256(Path("train.py").read_bytes()).hexdigest()}
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["script_class"] == script_class, answer
+    assert text in answer["text"]
+    assert sorted(answer["by_design"]) == by_design
+    assert answer["passed"] == (status == 0)
+    assert answer["files"] == {str(folder / "train.py"): hashlib.sha256(Path("train.py").read_bytes()).hexdigest()}
     assert [*temporary.iterdir()] == []
     if covered:
         assert sorted(path.name for path in folder.iterdir()) == ["log.csv", "model.pt", "old", "train.py"]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import psutil
 
+from tests.ddp.test_generations import noted
 from tests.pools import TRAIN, Pool
 
 SCRIPT = Path(__file__).with_name("train.py")
@@ -15,12 +16,6 @@ SCRIPT = Path(__file__).with_name("train.py")
 def submit(pool: Pool, epochs: int, *arguments: str) -> str:
     log = str(pool.folder / "steps")
     return pool.submit(SCRIPT, str(epochs), "0.02", log, *arguments, options=("--ddp", "--max-nodes", "2"))
-
-
-def lines(pool: Pool, word: str) -> list[str]:
-    """The script's notes that contain ``word``, without the times."""
-    noted = (pool.folder / "steps").read_text().splitlines()
-    return [line.partition(" ")[2] for line in noted if word in line]
 
 
 def test_a_script_for_torchrun_grows_and_goes_on_after_a_kill_and_finishes(pool: Pool) -> None:
@@ -37,11 +32,11 @@ def test_a_script_for_torchrun_grows_and_goes_on_after_a_kill_and_finishes(pool:
     pool.until_step(name, pool.trainer(name).step + 10, nodes=1)
     (pool.folder / "enough").touch()
     assert pool.pilot("wait", name).stdout == f"{name} finished\n"
-    assert lines(pool, "done")
-    begun = [line.split()[0] for line in lines(pool, "begins")]
+    assert noted(pool.folder, "done")
+    begun = [line.split()[0] for line in noted(pool.folder, "begins")]
     assert begun[:1] == ["0/1"]
     assert {"0/2", "1/2"} <= set(begun)
-    assert int(lines(pool, "begins")[-1].split()[-1]) > 0
+    assert int(noted(pool.folder, "begins")[-1].split()[-1]) > 0
     assert "[1]" in pool.pilot("logs", name, "--all").stdout
     trainer = pool.trainer(name)
     assert trainer.worker_deaths == 0
@@ -60,7 +55,7 @@ def test_notice_lets_it_save_before_its_node_goes_and_a_session_trains_beside_it
     (leaving,) = [a for i, a in enumerate(pool.agents) if life in (pool.folder / f"agent{i}.log").read_text()]
     leaving.send_signal(signal.SIGTERM)
     assert leaving.wait(60) == 0
-    assert any("on notice [True]" in line for line in lines(pool, "saved"))
+    assert any("on notice [True]" in line for line in noted(pool.folder, "saved"))
     pool.until_step(name, pool.trainer(name).step + 5, nodes=1)
     for trainer in (name, beside):
         pool.pilot("cancel", trainer)

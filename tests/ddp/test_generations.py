@@ -14,7 +14,7 @@ from pilot.protocol import wire
 from tests.integration.plane import Plane, plane
 
 BOOT, SCRIPT = Path(__file__).with_name("boot.py"), Path(__file__).with_name("train.py")
-TELLS = """
+WRITES_ENVIRONMENT = """
 import json, os, signal, sys, time
 json.dump(dict(os.environ), open(sys.argv[1], "w"))
 time.sleep(1e6)
@@ -87,20 +87,20 @@ def test_it_saves_on_notice_and_a_pause_waits_for_that(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_it_has_the_environment_that_torchrun_gives(tmp_path: Path, ranks: int) -> None:
-    script = tmp_path / "tells.py"
-    script.write_text(TELLS.replace("sys.argv[1]", "f\"{sys.argv[1]}.{os.environ['RANK']}\""))
-    with plane(tmp_path, BOOT, str(script), str(tmp_path / "told"), ranks_per_node=ranks, warm_ranks=1) as cluster:
+    script = tmp_path / "writes.py"
+    script.write_text(WRITES_ENVIRONMENT.replace("sys.argv[1]", "f\"{sys.argv[1]}.{os.environ['RANK']}\""))
+    with plane(tmp_path, BOOT, str(script), str(tmp_path / "env"), ranks_per_node=ranks, warm_ranks=1) as cluster:
         cluster.form(cluster.start(2))
-        cluster.wait(lambda: all((tmp_path / f"told.{rank}").exists() for rank in range(2)), "both tell")
+        cluster.wait(lambda: all((tmp_path / f"env.{rank}").exists() for rank in range(2)), "two files")
         family = psutil.Process(os.getpid()).children(recursive=True)
         listening = {c.laddr for p in family for c in p.net_connections("inet") if c.status == psutil.CONN_LISTEN}
-    told = [json.loads((tmp_path / f"told.{rank}").read_text()) for rank in range(2)]
-    assert [(t["RANK"], t["WORLD_SIZE"]) for t in told] == [("0", "2"), ("1", "2")]
-    assert [t["LOCAL_RANK"] for t in told] == (["0", "1"] if ranks == 2 else ["0", "0"])
-    assert [t["GROUP_RANK"] for t in told] == (["0", "0"] if ranks == 2 else ["0", "1"])
-    assert len({(t["MASTER_ADDR"], t["MASTER_PORT"], t["PILOT_CHECKPOINT"]) for t in told}) == 1
-    assert ("127.0.0.1", int(told[0]["MASTER_PORT"])) in listening
-    assert "PILOT_CONTROL_FD" not in told[0]
+    written = [json.loads((tmp_path / f"env.{rank}").read_text()) for rank in range(2)]
+    assert [(t["RANK"], t["WORLD_SIZE"]) for t in written] == [("0", "2"), ("1", "2")]
+    assert [t["LOCAL_RANK"] for t in written] == (["0", "1"] if ranks == 2 else ["0", "0"])
+    assert [t["GROUP_RANK"] for t in written] == (["0", "0"] if ranks == 2 else ["0", "1"])
+    assert len({(t["MASTER_ADDR"], t["MASTER_PORT"], t["PILOT_CHECKPOINT"]) for t in written}) == 1
+    assert ("127.0.0.1", int(written[0]["MASTER_PORT"])) in listening
+    assert "PILOT_CONTROL_FD" not in written[0]
 
 
 def test_a_script_that_fails_ends_its_generation_with_its_last_words(tmp_path: Path) -> None:

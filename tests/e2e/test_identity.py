@@ -33,7 +33,7 @@ def cut_short(pool: Pool, how: str, agents: list[subprocess.Popen[bytes]]) -> No
         pool.kill_for_good()
     else:
         os.kill(coordinator, signal.SIGTERM)
-        until(lambda: "draining" in (pool.run_dir / "coordinator.log").read_text())
+        until(lambda: "the pool drains" in (pool.run_dir / "coordinator.log").read_text())
         os.kill(coordinator, signal.SIGTERM)
     until(lambda: pool.coordinator() is None)
     assert psutil.Process(agents[0].pid).status() == psutil.STATUS_STOPPED

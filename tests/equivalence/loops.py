@@ -80,6 +80,7 @@ class Loop:
     optimizer : of its parameters
     data, loader, stream : what the training loader is made of, its options, and whether it is a stream
     tracked : objects by name
+    named : the optimizer has a name, so that others could follow in each step
     options : of the session
     """
 
@@ -93,11 +94,13 @@ class Loop:
         loader: dict[str, Any] | None = None,
         stream: bool = False,
         tracked: dict[str, Any] | None = None,
+        named: bool = False,
         **options: Any,
     ) -> None:
         self.model: Any = model if isinstance(model, nn.Module) else fresh(model)
         self.optimizer = optimizer(self.model.parameters())
-        self.session = make(self.model, self.optimizer, **options)
+        parts = ({"M": self.model}, {"M": self.optimizer}) if named else (self.model, self.optimizer)
+        self.session = make(*parts, **options)
         given = loader or {}
         size = {} if "batch_size" in given else {"global_batch_size": BATCH}
         self.loader = (self.session.stream if stream else self.session.loader)(data, **size | given)

@@ -19,7 +19,7 @@ from tests.unit.train.storm import Keep
 
 def lowers_a_temperature(make: Make, kind: str) -> Result:
     """Each loss is multiplied by ``state["t"]``, which each turn's beginning halves."""
-    loop = Loop(make, linear)
+    loop = Loop(make, linear, named=True)
     state = loop.session.state
     for batch in turns(loop, kind, lambda: state.update(t=state.get("t", 1.0) * 0.5)):
         loop.step(*batch, factor=state["t"])
@@ -29,7 +29,7 @@ def lowers_a_temperature(make: Make, kind: str) -> Result:
 def counts_iterations(make: Make) -> Result:
     counter = nn.Module()
     counter.register_buffer("n", torch.zeros((), dtype=torch.float64))
-    loop = Loop(make, linear, tracked={"counter": counter})
+    loop = Loop(make, linear, tracked={"counter": counter}, named=True)
     for batch in turns(loop, "iterations", lambda: counter.n.add_(1)):
         loop.step(*batch)
     return loop.tensors()

@@ -23,7 +23,7 @@ def script() -> dict[str, Any]:
     bank = nn.Module()
     bank.register_buffer("values", torch.ones(LARGE, dtype=torch.float64))
     values = bank.get_buffer("values")
-    loop = Loop(model=linear, tracked={"bank": bank})
+    loop = Loop(model=linear, tracked={"bank": bank}, named=True)
     model, session = loop.model, loop.session
     session.state["ends"] = []
 

@@ -18,7 +18,7 @@ VALUES = Subset(DATA, range(8))
 
 def evaluates_between_steps(make: Make, *, every: int, kind: str) -> Result:
     """Without examining the step's result, it changes the rate, a weight and its state after the evaluation."""
-    loop = Loop(make, linear)
+    loop = Loop(make, linear, named=True)
     state = loop.session.state
     for batch in turns(loop, kind):
         loop.step(*batch)
@@ -41,7 +41,7 @@ def test_changes_after_an_evaluation_count_once_if_the_step_before_it_is_void(ev
 
 def draws(where: str, after: bool) -> Result:
     """The number drawn at an epoch's beginning or end scales the losses of the next steps; a measure draws, too."""
-    loop = Loop(model=linear)
+    loop = Loop(model=linear, named=True)
     state = loop.session.state
     state["factor"] = 1.0
 
@@ -136,4 +136,4 @@ def test_code_that_is_not_run_after_an_evaluation_is_warned_of(
     in_world(script, 1, [])
     capsys.readouterr()
     in_world(script, 1, [], begin=saved[-1])
-    assert ("is not done now" in capsys.readouterr().err) is after_a_step
+    assert ("is skipped; move" in capsys.readouterr().err) is after_a_step

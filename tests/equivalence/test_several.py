@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
 from pilot.core.errors import UserError
+from pilot.train.data import rng
+from pilot.train.data.sampler import mix
 from pilot.train.ranks import script_end
 from tests.equivalence.loops import DATA, linear, session, sgd
-from tests.equivalence.rows import on_ranks
+from tests.equivalence.rows import SEED, on_ranks
 from tests.equivalence.topics.several import Several, Two
 
 
@@ -48,3 +51,26 @@ def test_a_break_right_after_the_last_of_several_steps_ends_the_training() -> No
         break
     script_end.script_ended()
     assert its.session._training.position.stopped
+
+
+def test_each_rank_draws_its_own_numbers_for_each_optimizer() -> None:
+    """Also for the second one, though all ranks draw the same in the first one's step."""
+
+    def script() -> tuple[int, list[float]]:
+        its, numbers = Several(session, {"a": sgd, "b": sgd}, a=linear, b=linear), list[float]()
+        for x, _ in its.batches():
+            for name, model in its.models.items():
+                numbers.append(torch.rand(()).item())
+                its.optimizers[name].zero_grad()
+                model(x).square().mean().backward()
+                its.session.step(name=name)
+        return its.session.rank, numbers
+
+    for rank, numbers in on_ranks(script, 2, []):
+        places = [(step, rank, *([phase] if phase else [])) for step in range(12) for phase in range(2)]
+        assert numbers == [drawn_at(*place) for place in places]
+
+
+def drawn_at(*place: int) -> float:
+    rng.seed_all(mix(SEED, *place))
+    return torch.rand(()).item()

@@ -38,14 +38,14 @@ def main() -> int:
         _pytest(arguments.tests, folder / f"{ALONE}.jsonl")
         with _busy():
             _pytest(arguments.tests, folder / f"{BUSY}.jsonl")
-        print(f"=== {number + 1} of {arguments.times}\n{told(folder)}", flush=True)
+        print(f"=== {number + 1} of {arguments.times}\n{summary(folder)}", flush=True)
     failed = [outcome for how in (ALONE, BUSY) for outcome in read(folder / f"{how}.jsonl") if outcome.failure]
     (folder / "failures.txt").write_text("\n".join(f"--- {outcome.test}\n{outcome.failure}" for outcome in failed))
     print(f"how they failed: {folder / 'failures.txt'}")
     return 1 if failed else 0
 
 
-def told(folder: Path) -> str:
+def summary(folder: Path) -> str:
     """A line for each test that failed, and a summary of the rest."""
     runs = {how: read(folder / f"{how}.jsonl") for how in (ALONE, BUSY)}
     failed = {how: Counter(o.test for o in found if o.failure) for how, found in runs.items()}

@@ -14,7 +14,7 @@ from tests.flaky.outcomes import RUNNING, failures, read
 AGAIN = "again-"
 
 
-def told(folder: Path) -> str:
+def report(folder: Path) -> str:
     """Empty if nothing failed at first."""
     files = sorted(folder.glob("*.jsonl"))
     first = {test: text for path in files if not path.name.startswith(AGAIN) for test, text in failures(path).items()}
@@ -45,5 +45,5 @@ def to_repeat(folder: Path, name: str) -> list[str]:
 if __name__ == "__main__":
     if len(sys.argv) > 2:
         print("\n".join(to_repeat(Path(sys.argv[1]), sys.argv[2])))
-    elif text := told(Path(sys.argv[1])):
+    elif text := report(Path(sys.argv[1])):
         print(text)

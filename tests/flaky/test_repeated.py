@@ -1,4 +1,4 @@
-"""What CI repeats is reported, with its first failure."""
+"""CI reports the tests that it repeated, with their first failure."""
 
 import subprocess
 import sys
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.flaky.outcomes import read
-from tests.flaky.repeated import AGAIN, to_repeat, told
+from tests.flaky.repeated import AGAIN, report, to_repeat
 
 TESTS = """
 from pathlib import Path
@@ -32,36 +32,33 @@ def pytest_runtest_logreport(report):
 """
 
 
-def test_what_failed_at_first_is_named(tmp_path: Path) -> None:
-    (tmp_path / "test_three.py").write_text(TESTS)
-    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+def run(folder: Path, name: str, *options: str, tests: str = TESTS) -> int:
+    """Record the outcomes of ``tests`` in ``NAME.jsonl``; return pytest's exit status."""
+    (folder / "test_three.py").write_text(tests)
+    (folder / "pytest.ini").write_text("[pytest]\n")
+    recorded = ("-p", "tests.flaky.outcomes", "--outcomes", folder / f"{name}.jsonl")
+    command = [sys.executable, "-m", "pytest", "-q", "--rootdir", folder, *recorded, *options, folder]
+    return subprocess.run(command, check=False, capture_output=True).returncode
+
+
+def test_the_first_failures_are_named(tmp_path: Path) -> None:
+    assert report(tmp_path) == ""
     failed = ["test_three.py::test_only_the_second_time", "test_three.py::test_never"]
-    for name, options in (("test.jsonl", ("-n", "2")), (f"{AGAIN}test.jsonl", ("--last-failed",))):
-        recorded = ("-p", "tests.flaky.outcomes", "--outcomes", tmp_path / name)
-        command = [sys.executable, "-m", "pytest", "-q", "--rootdir", tmp_path, *recorded, *options, tmp_path]
-        done = subprocess.run(command, check=False, capture_output=True, text=True)
-        assert done.returncode == 1, done.stdout
-        assert sorted(to_repeat(tmp_path, "test")) == sorted(failed)
-        if name == "test.jsonl":
-            assert "failed, and was not repeated: test_three.py::test_never" in told(tmp_path)
-    text = told(tmp_path)
+    assert run(tmp_path, "test", "-n", "2") == pytest.ExitCode.TESTS_FAILED
+    assert sorted(to_repeat(tmp_path, "test")) == sorted(failed)
+    assert "failed, and was not repeated: test_three.py::test_never" in report(tmp_path)
+    assert run(tmp_path, f"{AGAIN}test", "--last-failed") == pytest.ExitCode.TESTS_FAILED
+    text = report(tmp_path)
     assert "FLAKY: failed at first, then passed: test_three.py::test_only_the_second_time" in text
     assert "failed again: test_three.py::test_never" in text
     assert "AssertionError: no answer yet" in text
     assert "test_always" not in text.split("===")[-1]
 
 
-def test_a_run_that_an_error_of_pytests_own_ends_is_not_whole(tmp_path: Path) -> None:
-    (tmp_path / "test_three.py").write_text("def test_odd():\n    raise AssertionError('\\udcff')\n" + TESTS)
-    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+def test_a_run_that_an_error_of_pytests_own_ends_is_incomplete(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(BROKEN)
-    recorded = ("-p", "tests.flaky.outcomes", "--outcomes", tmp_path / "test.jsonl")
-    command = [sys.executable, "-m", "pytest", "-q", "--rootdir", tmp_path, *recorded, tmp_path]
-    assert subprocess.run(command, check=False, capture_output=True).returncode == pytest.ExitCode.INTERNAL_ERROR
+    tests = "def test_odd():\n    raise AssertionError('\\udcff')\n" + TESTS
+    assert run(tmp_path, "test", tests=tests) == pytest.ExitCode.INTERNAL_ERROR
     assert read(tmp_path / "test.jsonl")[0].test == "test_three.py::test_odd"
     with pytest.raises(SystemExit, match="did not come to the end"):
         to_repeat(tmp_path, "test")
-
-
-def test_where_nothing_failed_nothing_is_said(tmp_path: Path) -> None:
-    assert told(tmp_path) == ""

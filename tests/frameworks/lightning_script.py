@@ -40,7 +40,7 @@ class Digits(lightning.LightningModule):
 
 
 class Notes(lightning.Callback):
-    """Prints its progress, and stops when a file tells it to."""
+    """Prints its progress, and stops when a file exists."""
 
     def on_train_start(self, trainer: lightning.Trainer, _module: Any) -> None:
         print(f"begins on {trainer.world_size} at step {trainer.global_step}", flush=True)

@@ -21,23 +21,23 @@ HERE = Path(__file__).parent
 )
 def test_it_grows_and_goes_on_after_a_kill_from_its_own_checkpoints(pool: Pool, needs: str, script: str) -> None:
     pytest.importorskip(needs, reason=f"{needs} is not installed; pip install -e '.[frameworks]' has it")
-    kept = pool.folder / "kept"
+    folder = pool.folder / "checkpoints"
     pool.up()
     agents = [pool.agent()]
-    name = pool.submit(HERE / script, str(kept), "0.02", options=("--ddp", "--max-nodes", "2"))
+    name = pool.submit(HERE / script, str(folder), "0.02", options=("--ddp", "--max-nodes", "2"))
     pool.until_step(name, 60, nodes=1)
     agents.append(pool.agent())
     pool.until_step(name, 0, nodes=2)
     pool.until_step(name, pool.trainer(name).step + 60, nodes=2)
     pool.kill_tree(agents[1])
     pool.until_step(name, pool.trainer(name).step + 10, nodes=1)
-    (kept / "enough").touch()
+    (folder / "enough").touch()
     assert pool.pilot("wait", name).stdout == f"{name} finished\n"
-    said = pool.pilot("logs", name).stdout
-    begun = [(int(size), int(step)) for size, step in re.findall(r"begins on (\d) at .*step (\d+)", said)]
+    log = pool.pilot("logs", name).stdout
+    begun = [(int(size), int(step)) for size, step in re.findall(r"begins on (\d) at .*step (\d+)", log)]
     assert [size for size, _ in begun] == [1, 2, 1]
     first, grown, killed = (step for _, step in begun)
     assert first == 0 < grown < killed
-    losses = [float(loss) for loss in re.findall(r"(?:val|eval)_loss (\S+)", said)]
+    losses = [float(loss) for loss in re.findall(r"(?:val|eval)_loss (\S+)", log)]
     assert losses[-1] < losses[0]
-    assert "done" in said
+    assert "done" in log

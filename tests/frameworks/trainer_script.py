@@ -15,7 +15,7 @@ FOLDER, STEP_S = Path(sys.argv[1]), float(sys.argv[2])
 
 
 class Notes(TrainerCallback):
-    """Prints its progress, and stops when a file tells it to."""
+    """Prints its progress, and stops when a file exists."""
 
     def on_train_begin(self, args: Any, state: Any, _control: Any, **_: Any) -> None:
         print(f"begins on {args.world_size} at step {state.global_step}", flush=True)
@@ -47,6 +47,6 @@ arguments = TrainingArguments(
     disable_tqdm=True,
 )
 trainer = Trainer(model, arguments, train_dataset=data, eval_dataset=data[:32], callbacks=[Notes()])
-whole = sorted(FOLDER.glob("checkpoint-*/trainer_state.json"), key=lambda path: path.stat().st_mtime)
-trainer.train(resume_from_checkpoint=str(whole[-1].parent) if whole else None)
+saved = sorted(FOLDER.glob("checkpoint-*/trainer_state.json"), key=lambda path: path.stat().st_mtime)
+trainer.train(resume_from_checkpoint=str(saved[-1].parent) if saved else None)
 print("done", flush=True)

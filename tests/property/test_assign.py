@@ -112,7 +112,7 @@ def test_every_assignment_is_valid_and_migrates_nothing(
 
 @settings(max_examples=300, deadline=None)
 @given(trainers(), st.lists(st.tuples(numbers, numbers), min_size=1, max_size=6), st.lists(numbers, max_size=4))
-def test_who_does_without_a_node_gets_others_or_exchanges_it(
+def test_trainers_exchange_nodes_set_aside(
     made: list[Trainer], events: list[tuple[list[int], list[int]]], shunned: list[list[int]]
 ) -> None:
     pool = Pool()

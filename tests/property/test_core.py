@@ -145,9 +145,7 @@ def test_invariants_hold_and_every_trainer_that_can_run_runs(script: list[tuple[
 
 @settings(max_examples=150, deadline=None)
 @given(scripts, st.data())
-def test_a_core_takes_a_journal_of_which_entries_are_missing(
-    script: list[tuple[str, int]], data: st.DataObject
-) -> None:
+def test_a_core_replays_a_journal_with_missing_entries(script: list[tuple[str, int]], data: st.DataObject) -> None:
     """It ends with all trainers whose submission is left, with sound facts, and with the generations that are named."""
     world = play(script)
     first = data.draw(st.integers(0, len(world.history)))
@@ -253,9 +251,7 @@ def test_sick_nodes_fail_no_trainer_and_keep_none_waiting(
 
 @settings(max_examples=200, deadline=None)
 @given(st.integers(1, 2), st.integers(3, 5), st.integers(0, 99))
-def test_a_node_that_two_trainers_blame_meets_no_third_one_until_its_time_is_over(
-    sick: int, healthy: int, order: int
-) -> None:
+def test_a_node_blamed_by_two_trainers_is_set_aside_for_all_until_retried(sick: int, healthy: int, order: int) -> None:
     world = World()
     world.join(sick + healthy)
     world.sick = set(random.Random(order).sample(world.nodes, sick))

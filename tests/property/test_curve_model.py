@@ -47,7 +47,7 @@ def known(of: tuple[MeasuredRate, ...], given_curve: Curve | None = None, most: 
     return estimates(of, given_curve, Priors(), most)
 
 
-def test_what_is_given_tells_its_counts_and_of_a_count_without_a_rate_nothing_about_the_others() -> None:
+def test_estimates_include_a_given_curves_counts() -> None:
     given_curve = Curve.of([(3, 0.0), (6, 50.0), (12, 90.0)])
     assert {3, 6, 12} <= {e.nodes for e in known((), given_curve)}
     told = {e.nodes: e.per_s for e in known((MeasuredRate(3, 10.0, 0.01),), given_curve)}
@@ -56,7 +56,7 @@ def test_what_is_given_tells_its_counts_and_of_a_count_without_a_rate_nothing_ab
 
 @settings(deadline=None)
 @given(points, st.integers(1, 1_000_000))
-def test_what_is_measured_is_exact_and_the_rest_a_rate(of: tuple[MeasuredRate, ...], most: int) -> None:
+def test_measured_counts_are_exact_and_estimates_are_valid_rates(of: tuple[MeasuredRate, ...], most: int) -> None:
     found = known(of, most=most)
     assert {e.nodes: (e.per_s, e.error) for e in found if e.measured} == {p.nodes: (p.per_s, p.error) for p in of}
     assert [e.nodes for e in found] == sorted({e.nodes for e in found})
@@ -82,7 +82,7 @@ def test_the_unit_of_a_sample_does_not_matter(of: tuple[MeasuredRate, ...], fact
 
 @settings(deadline=None)
 @given(sensible)
-def test_who_is_as_the_model_says_is_found_and_known_better_with_more_counts(of: tuple[MeasuredRate, ...]) -> None:
+def test_more_counts_fit_a_model_trainer_better(of: tuple[MeasuredRate, ...]) -> None:
     before, after = fit(of[:1], Priors()), fit(of, Priors())
     assert after.error(64) <= before.error(64)
     assert all(after.per_s(p.nodes) == pytest.approx(p.per_s, rel=2 * SIGMA) for p in of)
@@ -90,13 +90,11 @@ def test_who_is_as_the_model_says_is_found_and_known_better_with_more_counts(of:
 
 @settings(deadline=None)
 @given(counts, st.floats(*RATES), errors)
-def test_where_it_was_measured_it_is_as_sure_as_the_measurement_and_the_model_are(
-    nodes: int, per_s: float, error: float
-) -> None:
+def test_the_error_at_a_measured_count_combines_model_and_measurement(nodes: int, per_s: float, error: float) -> None:
     assert fit([MeasuredRate(nodes, per_s, error)], Priors()).error(nodes) == pytest.approx(math.hypot(SIGMA, error))
 
 
-def test_two_rates_say_how_fast_it_is_on_both_counts_and_not_what_makes_it_so() -> None:
+def test_two_rates_determine_the_curve_there_but_not_its_parameters() -> None:
     """What a takes of the second rate, b does not: together they are known, each alone is not."""
     vague = Priors(Normal(0.0, 2.0), Normal(0.0, 2.0))
     made = fit([MeasuredRate(1, 100.0), MeasuredRate(16, 400.0)], vague)
@@ -145,7 +143,7 @@ def test_before_anything_is_measured_the_curve_is_that_of_the_priors_and_concave
     assert slopes == sorted(slopes, reverse=True)
 
 
-def test_others_say_what_to_expect() -> None:
+def test_priors_are_learned_from_other_trainers() -> None:
     slow = [
         tuple(MeasuredRate(n, n / (1 + (n > 1) * 0.8 + 0.3 * math.log2(n))) for n in (1, 2, 4, 16)) for _ in range(8)
     ]
@@ -155,7 +153,7 @@ def test_others_say_what_to_expect() -> None:
     assert truth < after < 1.6 * truth < 2.5 * truth < before
 
 
-def test_the_errors_that_are_told_are_those_that_are_made() -> None:
+def test_stated_errors_match_actual_ones() -> None:
     """Points of FreeTrain's seven curves, with priors from the other six, and of trainers that the model does not
     describe.
     """

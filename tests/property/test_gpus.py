@@ -54,7 +54,7 @@ def test_no_order_spans_fewer_nodes(counts: list[int], per_node: int) -> None:
     assert total(nodes, gpus) == min(total(nodes, handed_out(counts, list(order), free)) for order in orders)
 
 
-def test_of_many_trainers_those_whose_counts_add_up_to_a_node_share_it() -> None:
+def test_trainers_whose_counts_fill_a_node_share_it() -> None:
     assert total(gpu_nodes(8), assigned([3] * 20 + [5] * 20, 8)) == 0
 
 

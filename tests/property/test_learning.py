@@ -41,7 +41,7 @@ def held(world: World, name: TrainerId) -> int:
     return len(world.core.trainers[name].target)
 
 
-def test_a_trainer_that_does_not_scale_gives_its_nodes_to_who_does() -> None:
+def test_a_trainer_that_does_not_scale_gives_its_nodes_to_one_that_does() -> None:
     world = World(CoordinatorConfig())
     world.join(1)
     submit(world, A)
@@ -77,7 +77,7 @@ def test_of_ten_unknown_trainers_each_gets_some_nodes() -> None:
         assert all(held(world, name) >= 1 for name in world.core.trainers)
 
 
-def test_who_comes_to_trainers_that_are_known_is_tried_whatever_the_unit_of_their_samples() -> None:
+def test_an_unknown_trainer_is_tried_whatever_the_unit_of_samples() -> None:
     world = World(CoordinatorConfig(objective=throughput))
     world.join(16)
     submit(world, A, rescale_down_s=1)
@@ -97,7 +97,7 @@ def test_noise_asks_for_no_plan_and_news_at_a_bounded_rate() -> None:
     assert train(world, 1200, lambda name, _: speed[name] * noise.uniform(0.1, 10)) <= 20
 
 
-def test_what_trainers_of_a_pool_did_is_expected_of_the_next_one() -> None:
+def test_the_pool_learns_priors_from_its_trainers() -> None:
     world = World(CoordinatorConfig())
     world.join(1)
     for name in map(TrainerId, ("a1", "a2", "a3", "a4")):

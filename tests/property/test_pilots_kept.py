@@ -92,7 +92,7 @@ steps = st.lists(
 
 @settings(max_examples=200)
 @given(steps, st.booleans())
-def test_whatever_the_answers_say_no_more_jobs_live_than_a_small_multiple_of_those_wanted(
+def test_the_number_of_jobs_is_bounded_whatever_the_scheduler_answers(
     script: list[tuple[str, object]], cancels: bool
 ) -> None:
     world = World(wanted=4, cancels=cancels)
@@ -138,7 +138,7 @@ def _of(job: str, view: JobView) -> JobView:
     return JobView(job, view.phase, view.ending, "", view.restart, view.start_s, None, view.preempt_s)
 
 
-def test_a_large_pool_that_is_always_losing_some_pilots_is_kept_up() -> None:
+def test_a_large_pool_that_keeps_losing_pilots_stays_at_its_size() -> None:
     """600 pilots with a mean lifetime of an hour lose one every six seconds."""
     chance = random.Random(1)
     world = World(wanted=600)

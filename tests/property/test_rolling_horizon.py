@@ -135,7 +135,7 @@ def test_out_of_time_the_incumbent_counts() -> None:
     assert sum(nodes for _, nodes in made.counts) > 0
 
 
-def test_short_work_gets_what_it_needs_and_no_more() -> None:
+def test_short_jobs_get_no_more_nodes_than_they_need() -> None:
     """On four nodes it ends in the first step, and completed work counts at every step."""
     short = Candidate(TrainerId("short"), 0, 1, 8, PUBLISHED, 0.0, 0.0, (1, 2, 4, 8), left_s=600.0)
     long = Candidate(TrainerId("long"), 0, 1, 8, PUBLISHED, 0.0, 0.0, (1, 2, 4, 8), left_s=90000.0)

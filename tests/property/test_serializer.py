@@ -41,6 +41,6 @@ def test_any_state_comes_back_bit_for_bit(round_trip: RoundTrip, state: dict[str
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(state=states)
-def test_what_travelled_can_be_saved_and_what_was_saved_can_travel(state: dict[str, Any]) -> None:
+def test_sent_states_can_be_saved_and_saved_ones_sent(state: dict[str, Any]) -> None:
     assert difference(state, through_a_file(through_a_block(state))) is None
     assert difference(state, through_a_block(through_a_file(state))) is None

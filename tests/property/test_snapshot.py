@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pilot.core.config import State
 from pilot.core.coordinator import Coordinator
@@ -19,6 +20,7 @@ from pilot.core.ids import NodeId, TrainerId
 from pilot.core.trainer.spec import TrainerSpec
 from pilot.rundir import segments
 from pilot.service.durability.restore import Books
+from tests.property import test_studies
 from tests.property.test_core import act, play, scripts
 from tests.property.world import World
 
@@ -82,13 +84,12 @@ def test_so_are_the_books(script: list[tuple[str, int]]) -> None:
     assert list(walked(msgspec.msgpack.decode(data, type=Books))) == list(walked(books))
 
 
-@settings(max_examples=50, deadline=None)
-@given(scripts)
-def test_a_replay_reaches_the_same_bytes(script: list[tuple[str, int]]) -> None:
-    world = play(script)
+@settings(max_examples=100, deadline=None)
+@given(st.one_of(scripts.map(play), test_studies.scripts.map(test_studies.play)))
+def test_a_replay_gives_the_same_commands_and_reaches_the_same_bytes(world: World) -> None:
     fresh = Coordinator(world.config)
-    for now_s, event, _ in world.history:
-        fresh.handle(now_s, event)
+    for now_s, event, commands in world.history:
+        assert fresh.handle(now_s, event) == commands
     assert segments.state_bytes(fresh) == segments.state_bytes(world.core)
 
 

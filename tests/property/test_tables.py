@@ -20,8 +20,8 @@ from pilot.core.plan.problem import Plan, PlanStatus
 from pilot.core.study.events import StudySubmitted
 from pilot.core.trainer import reconcile
 from pilot.core.trainer.reconcile import Question, Rule
-from pilot.core.trainer.trainer import WORKER_CHANGES, Phase, PhaseChange, WorkerPhase
-from tests.lifecycle import EFFECTS, TRAINER_CHANGES
+from pilot.core.trainer.trainer import Phase, WorkerPhase
+from tests.lifecycle import EFFECTS, TRAINER_CHANGES, WORKER_CHANGES, PhaseChange
 from tests.property import test_studies
 from tests.property.test_core import ACTIONS, CODE, PROFILES, PROOFS, SICKNESS, USERS
 from tests.property.world import World, generous_plan
@@ -220,7 +220,7 @@ def said(changes: tuple[PhaseChange, ...]) -> set[Step]:
     return {(change.before, change.after, cause.__name__) for change in changes for cause in change.causes}
 
 
-def test_trainers_change_their_phase_as_the_table_says(seen: Seen) -> None:
+def test_phases_of_trainers_change_as_in_the_table(seen: Seen) -> None:
     assert seen.trainers - said(TRAINER_CHANGES) == set()
     assert said(TRAINER_CHANGES) - seen.trainers <= RARE
     rare = {(before, after) for before, after, _ in RARE}
@@ -228,11 +228,11 @@ def test_trainers_change_their_phase_as_the_table_says(seen: Seen) -> None:
     assert unseen <= rare
 
 
-def test_workers_change_their_phase_as_the_table_says(seen: Seen) -> None:
+def test_phases_of_workers_change_as_in_the_table(seen: Seen) -> None:
     assert seen.workers == said(WORKER_CHANGES)
 
 
-def test_a_new_problem_follows_the_events_that_the_table_says(seen: Seen) -> None:
+def test_the_events_of_the_table_make_new_problems(seen: Seen) -> None:
     assert seen.asking == {effect.event for effect in EFFECTS if effect.asks}
 
 
@@ -242,6 +242,6 @@ def test_the_table_has_every_event_and_every_phase() -> None:
     assert {change.after for change in WORKER_CHANGES} == {*WorkerPhase, None}
 
 
-def test_every_rule_applies_somewhere_and_gives_what_it_says(seen: Seen) -> None:
+def test_every_rule_applies_somewhere_and_gives_its_commands(seen: Seen) -> None:
     rules = {rule.name: set(rule.gives) for question in reconcile.QUESTIONS for rule in question.rules}
     assert seen.rules == rules

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.chaos.place import Place, place
-from tests.chaos.run import TRAINERS, Progress, Say, calm, journal_holds, parameters_off, reference
+from tests.chaos.record import Note
+from tests.chaos.run import TRAINERS, Progress, calm, journal_holds, parameters_off, reference
 from tests.chaos.storm import Storm
 from tests.pools import TRAIN, Pool
-from tests.soak.samples import Sample, Sampler
+from tests.soak.samples import Sampler
 
 GUST_EVERY_S = 120.0
-_LOOK_EVERY_S = 15.0
+_CHECK_EVERY_S = 15.0
 STEP_S = 0.1
 EPOCHS = 300
 """For a trainer that others follow: about a quarter of an hour, faults included."""
@@ -24,39 +24,28 @@ _LASTING, *_FOLLOWED = TRAINERS
 _FOR_EVER = 10**6
 
 
-@dataclass
-class Soak:
-    """The outcome: the samples, and the violations in words."""
-
-    samples: list[Sample] = field(default_factory=list)
-    wrong: list[str] = field(default_factory=list)
-
-
-def soak(pool: Pool, seed: int, seconds: float, folder: Path, say: Say, *, root: bool) -> Soak:
-    """Run for ``seconds``; the samples are appended to ``folder``/samples.csv as they are taken."""
-    made = Soak()
+def soak(pool: Pool, seed: int, seconds: float, samples: Path, note: Note, *, root: bool) -> list[str]:
+    """Run for ``seconds``; return the violations. The samples are appended to a CSV file as they are taken."""
     expected = reference(pool, EPOCHS)
     with place(pool, lan=root) as here:
-        waves = _Waves(pool, say)
-        if root:
-            for trainer in (waves.lasting, *waves.running.values()):
-                here.small_disk(trainer)
-        sampler = Sampler(pool, waves.lasting, folder / "samples.csv")
+        waves = _Waves(pool, note)
+        for trainer in (waves.lasting, *waves.running.values()) if root else ():
+            here.small_disk(trainer)
+        sampler = Sampler(pool, waves.lasting, samples)
         try:
-            made.wrong += _storm(here, waves, seed, seconds, say)
+            violations = _storm(here, waves, seed, seconds, note)
         finally:
-            made.samples = sampler.close()
+            sampler.close()
         pool.pilot("cancel", waves.lasting)
-        made.wrong += calm(here, CALM_LIMIT_S)
-        made.wrong += [*journal_holds(pool, waves.all, EPOCHS), *parameters_off(pool, waves.all, expected)]
-    return made
+        violations += calm(here, CALM_LIMIT_S)
+        return [*violations, *journal_holds(pool, waves.all, EPOCHS), *parameters_off(pool, waves.all, expected)]
 
 
 class _Waves:
     """The trainers: when one has finished, the next one like it is submitted."""
 
-    def __init__(self, pool: Pool, say: Say) -> None:
-        self._pool, self._say, self.all = pool, say, list[str]()
+    def __init__(self, pool: Pool, note: Note) -> None:
+        self._pool, self._note, self.all = pool, note, list[str]()
         self.lasting = self._submit(_LASTING, _LASTING, _FOR_EVER)
         self.running = {kind: self._next(kind) for kind in _FOLLOWED}
 
@@ -65,7 +54,7 @@ class _Waves:
         for kind, trainer in self.running.items():
             if trainer in finished:
                 self.running[kind] = self._next(kind)
-                self._say(f"{trainer} has finished, {self.running[kind]} follows")
+                self._note(f"{trainer} has finished, {self.running[kind]} follows")
 
     def _next(self, kind: str) -> str:
         name = f"{kind}-{len(self.all)}"
@@ -74,12 +63,12 @@ class _Waves:
         return trainer
 
     def _submit(self, kind: str, name: str, epochs: int, *arguments: str) -> str:
-        told = ("--epochs", str(epochs), "--step-s", str(STEP_S), *arguments)
-        return self._pool.submit(TRAIN, *told, options=("--name", name, *TRAINERS[kind]))
+        given = ("--epochs", str(epochs), "--step-s", str(STEP_S), *arguments)
+        return self._pool.submit(TRAIN, *given, options=("--name", name, *TRAINERS[kind]))
 
 
-def _storm(here: Place, waves: _Waves, seed: int, seconds: float, say: Say) -> list[str]:
-    storm, progress = Storm(here, seed, say), Progress()
+def _storm(here: Place, waves: _Waves, seed: int, seconds: float, note: Note) -> list[str]:
+    storm, progress = Storm(here, seed, note), Progress()
     gust_s = began_s = time.monotonic()
     try:
         while (now_s := time.monotonic()) < began_s + seconds:
@@ -90,8 +79,8 @@ def _storm(here: Place, waves: _Waves, seed: int, seconds: float, say: Say) -> l
             waves.follow({t.trainer for t in status.trainers if t.phase == "finished"})
             if wrong := progress.missing(status, time.monotonic()):
                 return wrong
-            time.sleep(_LOOK_EVERY_S)
+            time.sleep(_CHECK_EVERY_S)
     finally:
         storm.die_down()
-    say("calm: pilots come, the lasting trainer is cancelled, the others finish")
+    note("calm: pilots come, the lasting trainer is cancelled, the others finish")
     return []

@@ -26,7 +26,7 @@ _ROLES["pilot.service.planning.sampler_child"] = "sampler"
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The ``value`` of ``quantity`` for the process ``pid`` in the role ``who``, or for the whole pool (pid 0)."""
+    """The ``value`` of ``quantity`` for the process ``pid`` in the role ``who``, or for the pool (pid 0)."""
 
     at_s: float
     who: str
@@ -48,11 +48,10 @@ class Sampler:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
-    def close(self) -> list[Sample]:
-        """All samples."""
+    def close(self) -> None:
+        """Stop sampling."""
         self._done.set()
         self._thread.join()
-        return read(self.path)
 
     def _run(self) -> None:
         while not self._done.wait(EVERY_S):
@@ -84,7 +83,9 @@ class Sampler:
 
 
 def read(path: Path) -> list[Sample]:
-    """The samples of a CSV file."""
+    """The samples of a CSV file; none if it does not exist."""
+    if not path.exists():
+        return []
     with path.open(newline="") as file:
         rows = list(csv.DictReader(file))
     return [

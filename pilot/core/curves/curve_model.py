@@ -101,7 +101,7 @@ class Fit:
         return math.exp(math.log(nodes) - self.ln_t1 - _growth(nodes, self.ln_a, self.ln_b)[0])
 
     def error(self, nodes: float) -> float:
-        """Its relative standard deviation, the model's own error included."""
+        """The relative standard deviation of the rate, the model's own error included."""
         longer, by_a, by_b = _growth(nodes, self.ln_a, self.ln_b)
         near = min(self.nodes, key=lambda n: abs(math.log(n / nodes)), default=1.0)
         missed = MISFIT * (longer - _growth(near, self.ln_a, self.ln_b)[0])

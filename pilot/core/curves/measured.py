@@ -43,7 +43,7 @@ class Rate:
 
     @property
     def error(self) -> float:
-        """Its relative standard deviation."""
+        """The relative standard deviation of the rate."""
         return NOISE / math.sqrt(self.seconds)
 
     def and_then(self, per_s: float, seconds: float) -> Rate:

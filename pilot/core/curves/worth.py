@@ -39,7 +39,7 @@ FEW = 8
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """What a trainer can expect."""
+    """The situation of a trainer that may be profiled."""
 
     points: tuple[MeasuredRate, ...]  #: the measured rates of its curve
     priors: Priors  #: of curves
@@ -93,7 +93,7 @@ class _Market:
         return self.known.ln_a, self.known.ln_b
 
     def choices(self) -> Iterator[tuple[int, ...]]:
-        """One count or two: of many, powers of two, the ends, and the planned one, which a plan measures anyway."""
+        """One count or two to measure: of many, powers of two, the ends and the planned one, not that one alone."""
         allowed = self.outlook.allowed
         ends = {allowed[0], allowed[-1], self.planned}
         some = [n for n in allowed if len(allowed) <= FEW or n in ends or n & (n - 1) == 0]
@@ -101,7 +101,7 @@ class _Market:
             yield from (counts[::-1] for counts in combinations(some, many) if counts != (self.planned,))
 
     def surplus(self, nodes: int, curve: tuple[float, float]) -> float:
-        """Its gain on a number of nodes, minus their price."""
+        """The trainer's gain on a number of nodes, minus their price."""
         return speedup(nodes, *curve) - self.price.per_node * nodes
 
     def regret(self, counts: Sequence[int]) -> float:
@@ -163,8 +163,8 @@ class NodePrice:
 def node_price(
     trainer: Trainer, trainers: Sequence[Trainer], nodes: int, value_of: Callable[[Trainer], Curve]
 ) -> NodePrice | None:
-    """What ``nodes`` nodes are worth to the other ``trainers``, by the objective, in units of one trainer's rate on one
-    node; None: ``trainer`` is alone, or worth nothing.
+    """Return the worth of ``nodes`` nodes to the other ``trainers``, by the objective, in units of the trainer's rate
+    on one node; None: ``trainer`` is alone, or worth nothing.
 
     The price is the one at which all trainers together want as many nodes as there are. It is at least what the trainer
     that can best spare a node would lose with it: plans leave nodes where they are if a rescale does not pay off. If

@@ -30,7 +30,7 @@ def _running(problem: Problem, held: Mapping[TrainerId, int]) -> dict[TrainerId,
 
 
 def staying(problem: Problem) -> dict[TrainerId, int]:
-    """What each trainer keeps: if nodes were lost, those submitted last go without."""
+    """The nodes that each trainer keeps: if some were lost, those submitted last go without."""
     counts: dict[TrainerId, int] = {}
     left = problem.nodes
     for c in problem.candidates:

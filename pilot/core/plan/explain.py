@@ -134,12 +134,9 @@ def _term(candidate: Candidate, nodes: int, t_fwd_s: float) -> Term:
 def _cheapest_donor(
     problem: Problem, counts: Mapping[TrainerId, int], receiver: TrainerId
 ) -> tuple[TrainerId | None, float]:
-    best: tuple[TrainerId | None, float] = (None, 0.0)
-    for candidate in problem.candidates:
-        nodes = counts.get(candidate.trainer, 0)
-        if candidate.trainer == receiver or nodes == 0 or not candidate.allows(nodes - 1):
-            continue
-        loss = candidate.gain(nodes, problem.t_fwd_s) - candidate.gain(nodes - 1, problem.t_fwd_s)
-        if best[0] is None or loss < best[1]:
-            best = (candidate.trainer, loss)
-    return best
+    losses = {
+        c.trainer: c.gain(nodes, problem.t_fwd_s) - c.gain(nodes - 1, problem.t_fwd_s)
+        for c in problem.candidates
+        if c.trainer != receiver and (nodes := counts.get(c.trainer, 0)) and c.allows(nodes - 1)
+    }
+    return min(losses.items(), key=lambda item: item[1], default=(None, 0.0))

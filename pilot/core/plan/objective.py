@@ -1,4 +1,4 @@
-"""What a plan maximises: O_j, the value per second of a trainer on n nodes (FreeTrain §3.1 and §5.2)."""
+"""The objective of plans: O_j, the value per second of a trainer on n nodes (FreeTrain §3.1 and §5.2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose fault a failure is: the node's or the script's.
+"""The fault of a failure: the node's or the script's.
 
 One failure says little: a script may be wrong, and a node may be sick. What fails on one node and works on others is
 the node's fault, what fails everywhere is the script's; until that is known, the trainer tries other nodes:

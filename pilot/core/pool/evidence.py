@@ -33,7 +33,7 @@ class Stage(StrEnum):
 
 
 class Fault(StrEnum):
-    """Whose fault a failure on a node is."""
+    """The fault of a failure on a node."""
 
     UNKNOWN = "unknown"
     NODE = "node"

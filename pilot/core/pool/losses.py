@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass
 
 MEMORY_S = 3600.0
-"""What happened this long ago counts 1/e."""
+"""A loss this long ago counts 1/e."""
 
 
 @dataclass(frozen=True, slots=True)

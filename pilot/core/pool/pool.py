@@ -49,7 +49,7 @@ class PoolState:
 
 
 class Pool(PoolState):
-    """Nodes, their *owner* (whom the last plan gave them to) and their *occupant* (the trainer whose worker is there).
+    """Nodes, their *owner* (the trainer of the last plan) and their *occupant* (the trainer whose worker is there).
 
     The two differ while a node changes hands: it has a new owner at once, and its old occupant until that one's worker
     has ended. A node is *available* to a plan when it has no owner, is not leaving and not set ``aside``.

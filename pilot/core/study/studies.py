@@ -48,7 +48,7 @@ HEARD_MOST = 20
 
 @dataclass(slots=True)
 class Followed:
-    """What follows: ``commands``; trainers that are ``shelved`` and must give their nodes back; a new trainer
+    """The consequences: ``commands``; trainers that are ``shelved`` and must give their nodes back; a new trainer
     (``trial``) and the nodes reserved for it; why another plan is needed ("": none is).
     """
 
@@ -119,7 +119,7 @@ class Studies:
         return out
 
     def _of(self, trainer: TrainerId) -> Study | None:
-        """The study that ``trainer`` is a trial of; one that has ended and was resumed since is a trainer like any."""
+        """The study of which ``trainer`` is a trial; None for one that has ended, even if it was resumed since."""
         study, trial = self._trials.get(trainer, (None, None))
         return None if trial is None or trial.ended else study
 
@@ -282,7 +282,7 @@ class Studies:
         return ""
 
     def share_proof(self, trainer: Trainer) -> list[Trainer]:
-        """Its study's other trials that have another proof than ``trainer`` now, and get its."""
+        """Copy the proof of ``trainer``, a trial, to its study's other trials; returns those that had another one."""
         study = self._of(trainer.id)
         if study is None or study.proof == trainer.proof:
             return []

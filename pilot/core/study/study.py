@@ -117,7 +117,7 @@ class Study:
 
     @property
     def id(self) -> StudyId:
-        """Its name."""
+        """The study's name."""
         return self.spec.study
 
     @property
@@ -199,7 +199,7 @@ LEAST = 0.01
 """The weight of a trial that is too late for the deadline: not worth a node that another trainer can use."""
 
 NEW = Trial(-1)
-"""One that has not been asked for."""
+"""A trial that has not been asked for."""
 
 
 def weights(study: Study, trials: Sequence[Trial], left_reports: float) -> Mapping[TrainerId | None, float]:

@@ -1,1 +1,1 @@
-"""One trainer: its phases, its workers and groups, and what it needs next."""
+"""One trainer: its phases, its workers and groups, and its next commands."""

@@ -43,14 +43,14 @@ def close(situation: Situation) -> list[Command]:
 
 
 def cut_short(trainer: Trainer) -> list[Command]:
-    """It was cancelled while its script ran on after the loop."""
+    """End the script now: the trainer was cancelled while it ran on after the loop."""
     if out := hasten(trainer, 0.0, Outcome.CANCELLED.value):
         trainer.reason += "; it was cancelled before its script had ended"
     return out
 
 
 def hasten(trainer: Trainer, within_s: float, reason: str) -> list[Command]:
-    """Its script, if it runs on after the loop, is to end within this time (0: now) instead of ``after_loop_s``."""
+    """Let the script, if it runs on after the loop, end within this time (0: now) instead of ``after_loop_s``."""
     nodes = [node for node, worker in trainer.workers.items() if worker.alone_s > within_s]
     for node in nodes:
         trainer.workers[node].alone_s = within_s

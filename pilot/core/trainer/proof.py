@@ -49,7 +49,7 @@ class Proof:
         return self if node != self.node else Proof(ProofState.WAITING)
 
     def keeps_to_one(self, checking: Checking) -> str:
-        """Why the trainer has to stay on one node; "": it has not to."""
+        """Why the trainer has to stay on one node; "": it may grow."""
         match self.state:
             case ProofState.WAITING | ProofState.RUNNING:
                 return f"it stays on one node until its script has been checked ({self.text})"

@@ -1,4 +1,4 @@
-"""What one trainer needs next, to get from where it stands to where the plan wants it.
+"""The commands that bring one trainer from where it stands to where the plan wants it.
 
 Theory of operation
 -------------------

@@ -15,7 +15,7 @@ attempts are growing pauses (``pilot/service/agents/effects.py``), two minutes i
 room."""
 
 WRITES_TRIED_PARKED = 5
-"""As often while its nodes wait for others: the remaining attempts are for when they are taken away."""
+"""The limit while its nodes wait for others: the remaining attempts are for when they are taken away."""
 
 
 class Situation:
@@ -91,7 +91,7 @@ class Situation:
 
     @property
     def parked_unsaved(self) -> bool:
-        """As ``unsaved``, while too few workers hold it to train."""
+        """Whether too few workers to train hold a state that is in no checkpoint, and saving it may be tried again."""
         return self.trainer.parked and self._unsaved(WRITES_TRIED_PARKED)
 
     def _unsaved(self, tries: int) -> bool:

@@ -1,4 +1,4 @@
-"""What a user specifies for a trainer."""
+"""The specification of a trainer by its user."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class TrainerSpec:
     profile: Profiling = Profiling.NEVER  #: whether it is profiled if its curve is not known
     reprofile: bool = False  #: profile it even though its curve is known
     script: str = ""  #: identifies its script; trainers of one script are assumed to scale alike. "": not known
-    curve_from: str = ""  #: whose measurements its ``curve`` is, for people; "": the user's
+    curve_from: str = ""  #: the trainer that measured its ``curve``, for users; "": the user gave it
     check: Checking = Checking.OFF  #: whether its script is checked before it grows
     unchecked: str = ""  #: why its script cannot be checked where it runs; "": nothing is known to prevent it
 

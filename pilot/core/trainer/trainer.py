@@ -1,4 +1,4 @@
-"""Where a trainer stands: its allocation, its workers, its groups."""
+"""A trainer: its allocation, its workers, its groups."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from collections.abc import Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from pilot.core.commands import Outcome, StartWorker, StopWorker
+from pilot.core.commands import Outcome
 from pilot.core.curves.curve import Curve
 from pilot.core.curves.measured import Measured, RescaleCosts
 from pilot.core.curves.profile import Profile
-from pilot.core.events import PoolChanged, WorkerExited, WorkerReady
 from pilot.core.ids import NO_GENERATION, Generation, NodeId, TrainerId
 from pilot.core.plan.objective import Objective
 from pilot.core.plan.problem import Candidate
@@ -24,36 +23,19 @@ LEAST_LEFT_S = 1.0
 
 
 class WorkerPhase(StrEnum):
-    """Where a worker stands."""
+    """The phase of a worker."""
 
     STARTING = "starting"
     READY = "ready"
     STOPPING = "stopping"
 
 
-@dataclass(frozen=True, slots=True)
-class PhaseChange:
-    """A phase, one that may follow it, and the commands or events that cause the change. None: the trainer does not
-    exist.
-    """
-
-    before: StrEnum | None
-    after: StrEnum | None
-    causes: tuple[type, ...]
-
-
-WORKER_CHANGES = (
-    PhaseChange(None, WorkerPhase.STARTING, (StartWorker,)),
-    PhaseChange(WorkerPhase.STARTING, WorkerPhase.READY, (WorkerReady,)),
-    PhaseChange(WorkerPhase.STARTING, WorkerPhase.STOPPING, (StopWorker,)),
-    PhaseChange(WorkerPhase.READY, WorkerPhase.STOPPING, (StopWorker,)),
-    PhaseChange(WorkerPhase.STARTING, None, (WorkerExited, PoolChanged)),
-    PhaseChange(WorkerPhase.READY, None, (WorkerExited, PoolChanged)),
-    PhaseChange(WorkerPhase.STOPPING, None, (WorkerExited, PoolChanged)),
-)
-"""All changes of a worker's phase. A worker goes with its process, or with its node."""
-
-_WORKER_STEPS = {(change.before, change.after) for change in WORKER_CHANGES}
+_NEXT = {
+    WorkerPhase.STARTING: (WorkerPhase.READY, WorkerPhase.STOPPING),
+    WorkerPhase.READY: (WorkerPhase.STOPPING,),
+    WorkerPhase.STOPPING: (),
+}
+"""Which phase may follow which. A worker goes with its process, or with its node, in any phase."""
 
 
 @dataclass(slots=True)
@@ -70,7 +52,7 @@ class Worker:
 
     def may_become(self, phase: WorkerPhase) -> bool:
         """Whether ``phase`` may follow the one that it is in."""
-        return (self.phase, phase) in _WORKER_STEPS
+        return phase in _NEXT[self.phase]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +64,7 @@ class Group:
 
 
 class Phase(StrEnum):
-    """Where a trainer stands, for people and for tests; decisions are made from the facts themselves."""
+    """The phase of a trainer, for users and tests; decisions are made from the facts themselves."""
 
     QUEUED = "queued"
     STARTING = "starting"
@@ -285,7 +267,7 @@ class Trainer:
         return pool.usable - sum(n in pool and not any(n in out for out in without) for n in self.evidence.aside)
 
     def left_s(self) -> float | None:
-        """Its remaining work, in seconds on one node; None if its length or its speed is not known yet.
+        """The remaining work, in seconds on one node; None if its length or its speed is not known yet.
 
         It is never less than :data:`LEAST_LEFT_S`: a trainer that runs beyond its estimated end is not done.
         """
@@ -296,13 +278,12 @@ class Trainer:
         return max(LEAST_LEFT_S, (total - self.samples) / rate)
 
     def value(self, objective: Objective) -> Curve:
-        """What it is worth in plans, per second by node count."""
+        """The trainer's value in plans, per second by node count."""
         return self.spec.objective_curve or objective(self.spec, self.measured.planned)
 
     def candidate(self, value: Curve, room: int, costs: RescaleCosts) -> Candidate:
-        """What a planner sees of it; ``value`` is the objective's curve, ``room`` the most nodes that it could use,
-        ``costs`` the costs of rescales in its pool.
-        """
+        """The trainer as planners see it. ``value``: the objective's curve; ``room``: the most nodes that it could use;
+        ``costs``: of rescales in its pool."""
         most, _ = self.stays_at() or (self.spec.max_nodes, "")
         most = max(self.spec.min_nodes, min(most, room))
         return Candidate(

@@ -1,4 +1,4 @@
-"""Records what happened to one trainer: its workers, its groups, its progress.
+"""Records events of one trainer: its workers, its groups, its progress.
 
 Anything stale (about a generation or a worker that no longer exists) gives None and changes nothing.
 """
@@ -43,7 +43,7 @@ PASSING_BREAKS = 3
 
 @dataclass(slots=True)
 class Noted:
-    """What follows from an event: ``commands``, and the reasons for more ("": there is none).
+    """The consequences of an event: ``commands``, and the reasons for more ("": there is none).
 
     ``failure``: the trainer has failed. ``accusations``: what failed on nodes. ``works``: the nodes on which it works,
     and how far it got there. ``hold``, ``stop``: it must be held, or stop. ``replan``: another plan is needed.

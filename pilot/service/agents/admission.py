@@ -1,4 +1,4 @@
-"""Who may do what: one token per role, and one per pilot job that the pool submitted.
+"""Tokens and their rights: one token per role, and one per pilot job that the pool submitted.
 
 =============  ==================================  ================================================================
 token          where it is                         what it allows
@@ -62,9 +62,9 @@ class Role(enum.Enum):
 
 @dataclass(slots=True, eq=False)
 class Grant:
-    """What one token allows. ``file`` is that of a job's own token; ``job`` is "" until it is known. ``unnamed_max``
-    connections may have shown it without being a pilot's yet; ``joins``: how often a pilot may join with it (None: as
-    often as it likes).
+    """The rights of one token. ``file`` has a job's own token; ``job`` is "" until it is known. At most ``unnamed_max``
+    connections may have shown it without being a pilot's yet; ``joins`` limits how often a pilot joins with it (None:
+    no limit).
     """
 
     role: Role
@@ -110,7 +110,7 @@ class Admission:
             self._restore(path)
 
     def grant(self, token: str) -> Grant | None:
-        """What ``token`` allows; None: it is not this pool's, or its job is over."""
+        """The grant of ``token``; None: it is not this pool's, or its job is over."""
         return self._grants.get(digest(token))
 
     # --- the jobs' own tokens --------------------------------------------------------------------------------------
@@ -131,19 +131,15 @@ class Admission:
 
     def revoke(self, job: str) -> None:
         """``job`` is over: revoke its token."""
-        for key, grant in list(self._grants.items()):
-            if grant.file is not None and grant.job == job:
-                self._drop(key, grant)
+        self._drop(*(key for key, grant in self._of_jobs() if grant.job == job))
 
     def revoke_all(self) -> None:
         """The pool is over: remove all files."""
-        for key, grant in list(self._grants.items()):
-            if grant.file is not None:
-                self._drop(key, grant)
+        self._drop(*(key for key, _ in self._of_jobs()))
         self._disk.shutdown()
 
     def _restore(self, path: Path) -> None:
-        """Let a job of an earlier coordinator of this run directory keep its token, and tell it our address.
+        """Let a job of an earlier coordinator of this run directory keep its token, and give it our address.
 
         If that was another pool's coordinator, a job that is still queued joins us; an agent of that pool sees that its
         pool is over.
@@ -159,14 +155,16 @@ class Admission:
         self._grants[digest(where.enrolment)] = Grant.of_job(path, self.nodes_per_pilot, where.job)
 
     def _forget_unclaimed(self) -> None:
-        unclaimed = [(k, g) for k, g in list(self._grants.items()) if g.file is not None and not g.job]
-        for key, grant in unclaimed[:-UNCLAIMED_MAX]:
-            self._drop(key, grant)
+        self._drop(*[key for key, grant in self._of_jobs() if not grant.job][:-UNCLAIMED_MAX])
 
-    def _drop(self, key: bytes, grant: Grant) -> None:
-        del self._grants[key]
-        assert grant.file is not None
-        self._later(_remove, grant.file)
+    def _of_jobs(self) -> list[tuple[bytes, Grant]]:
+        return [(key, grant) for key, grant in list(self._grants.items()) if grant.file is not None]
+
+    def _drop(self, *keys: bytes) -> None:
+        for key in keys:
+            file = self._grants.pop(key).file
+            assert file is not None
+            self._later(_remove, file)
 
     def _later(self, function: Callable[P, None], *arguments: P.args, **named: P.kwargs) -> None:
         """Do it on the disk's thread, so that a slow disk delays nothing else."""
@@ -207,7 +205,7 @@ class Admission:
         return f"node {hello.host} does not belong to this pool (--only-nodes {self.only.text})"
 
     def _enrolling(self, hello: wire.Hello) -> str:
-        if hello.job and any(grant.file and same_job(grant.job, hello.job) for grant in list(self._grants.values())):
+        if hello.job and any(same_job(grant.job, hello.job) for _, grant in self._of_jobs()):
             return f"job {hello.job} was submitted by the pool and has a token of its own"
         return ""
 
@@ -235,7 +233,7 @@ def _remove(path: Path) -> None:
 
 
 def _implausible(hello: wire.Hello) -> str:
-    """Validate what is passed on to others about a pilot, or logged."""
+    """Why facts about a pilot, which are logged and passed on to others, are invalid; "" if they are valid."""
     try:
         if ipaddress.ip_address(hello.address).is_unspecified:
             return f"no node has the address {hello.address}"

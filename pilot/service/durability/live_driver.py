@@ -16,7 +16,7 @@ from pilot.core import events
 from pilot.core.commands import Command
 from pilot.core.coordinator import Coordinator
 from pilot.history.monitor import Monitor
-from pilot.history.story import Story, Topic
+from pilot.history.story import Story
 from pilot.rundir.entries import Decision, Entry, JournalNote
 from pilot.rundir.journal import Header
 from pilot.service.agents.pending import PendingCommands
@@ -30,9 +30,6 @@ WAITING_MAX = 64 << 20
 
 Perform = Callable[[Command, int], None]
 """Carries out a command of the journal entry with this number."""
-
-_LOGGED = frozenset({Topic.TRAINER, Topic.PLAN, Topic.GROUP, Topic.POOL})
-"""The service logs each node's connection itself; checkpoints would fill the log."""
 
 
 class Clock:
@@ -81,10 +78,11 @@ class LiveDriver:
     def adopt(self, restored: Restored) -> None:
         """Continue from an earlier life of this coordinator; its effects were carried out then."""
         self.core, self.books = restored.core, restored.books
+        solve = [self.pending.solve] if self.pending.solve is not None else []
         starting = [given.command for given in self.pending.starting.values()]
         forming = [given.command for given in self.pending.forming.values()]
         known = events.PoolChanged(noticed=tuple(self.core.pool.leaving))
-        self._story.events_of(Decision(0, self.clock(), known, (*starting, *forming)))
+        self._story.events_of(Decision(0, self.clock(), known, (*solve, *starting, *forming)))
 
     def reopen(self, header: Header, *, pilots_come_back: bool) -> None:
         """A drained pool is up again, under the last configuration of ``header``. Must come first.
@@ -102,7 +100,7 @@ class LiveDriver:
         commands = self.core.handle(now_s, event)
         seq = self._journal.last_seq + 1
         self.books.note(now_s, event, commands, seq)
-        self._tell(Decision(seq, now_s, event, tuple(commands)))
+        self._log(Decision(seq, now_s, event, tuple(commands)))
         written = self._journal.decided(now_s, event, commands)
         self._queue.put_nowait((written, commands, seq))
         if commands or not isinstance(event, events.Progress):
@@ -120,7 +118,7 @@ class LiveDriver:
         """Journal and log a note that does not affect the core; most are for people."""
         now_s = self.clock()
         self.books.remark(now_s, note)
-        self._tell(JournalNote(self._journal.last_seq + 1, now_s, dict(note)))
+        self._log(JournalNote(self._journal.last_seq + 1, now_s, dict(note)))
         self._journal.note(now_s, dict(note))
 
     async def run(self, perform: Perform) -> None:
@@ -141,8 +139,9 @@ class LiveDriver:
         """Wait until something happens other than trainers' steps, which have no consequences."""
         await self._changed.wait()
 
-    def _tell(self, entry: Entry) -> None:
+    def _log(self, entry: Entry) -> None:
+        if isinstance(entry, Decision) and isinstance(entry.event, events.CheckpointPublished):
+            return  # they would fill the log
         level = logging.INFO if isinstance(entry, Decision) else logging.WARNING
         for event in self._story.events_of(entry):
-            if event.kind in _LOGGED:
-                log.log(level, "%s (event %d)", event.text, event.event)
+            log.log(level, "%s (event %d)", event.text, event.event)

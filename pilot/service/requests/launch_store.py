@@ -1,4 +1,4 @@
-"""How each submitted script is started; the core knows everything else about a trainer."""
+"""The launch of each submitted script; the core knows everything else about a trainer."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ class LaunchStore:
         self._launches: dict[TrainerId, LaunchSpec] = {}
 
     def launch(self, trainer: TrainerSpec) -> LaunchSpec:
-        """How its script is started, read from disk after a restart; :class:`JournalError` if that is unreadable."""
+        """A trainer's launch, read from disk after a restart; :class:`JournalError` if it is unreadable."""
         if trainer.trainer not in self._launches:
             self._launches[trainer.trainer] = self._read(trainer)
         return self._launches[trainer.trainer]
 
     def checkpoints_kept(self, trainer: TrainerSpec) -> int | None:
-        """How many checkpoints its user wants to keep; None: not specified, or not known now."""
+        """The number of checkpoints that its user wants to keep; None: not specified, or not known now."""
         known = self._launches.get(trainer.trainer)
         return known.checkpoints_kept if known is not None else None
 
     def forget(self, trainer: TrainerId) -> None:
-        """It has ended, and nothing of it will be started again."""
+        """Drop the launch of a trainer that has ended from memory."""
         self._launches.pop(trainer, None)
 
     def shown(self, trainer: TrainerSpec) -> Path:
@@ -167,21 +167,14 @@ def _reported(what: str) -> Iterator[None]:
         raise PilotError(f"{what}: {error.strerror}{where}", transient=transient) from None
 
 
-_ENDED = {
-    Outcome.FINISHED: "has finished",
-    Outcome.FAILED: "has failed",
-    Outcome.CANCELLED: "was cancelled",
-    Outcome.STOPPED: "was stopped",
-}
-
-
 def name_is_taken(name: str, outcome: Outcome | None) -> str:
-    """What the user can do if a new trainer has the name of an existing one with this outcome (None: not ended)."""
+    """The refusal of a new trainer with the name of an existing one with this outcome (None: not ended)."""
     taken = f"a trainer named {name} already exists"
     if outcome is None:
         return f"{taken}, and it has not ended; choose another --name, or pilot cancel {name} first"
     resume = "" if outcome is Outcome.FINISHED else f"pilot resume {name} continues it, "
+    verb = "has" if outcome in (Outcome.FINISHED, Outcome.FAILED) else "was"
     return (
-        f"{taken} and {_ENDED[outcome]}: {resume}--from {name} with another --name starts from its last "
+        f"{taken} and {verb} {outcome}: {resume}--from {name} with another --name starts from its last "
         "checkpoint, --replace deletes it with its files"
     )

@@ -18,35 +18,24 @@ def spectral() -> nn.Module:
 
 
 class Counts(nn.Module):
-    """A buffer of integers, and one that is not saved."""
+    """A buffer of integers, one that is not saved, and a state that is not a tensor."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.inner = nn.Linear(3, 1)
+        self.inner, self.trained = nn.Linear(3, 1), 0
         self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
         self.register_buffer("constant", torch.ones(3), persistent=False)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.calls += 1
-        return self.inner(x * self.constant)
-
-
-class Extra(nn.Module):
-    """Keeps state that is not a tensor."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner, self.calls = nn.Linear(3, 1), 0
-
     def get_extra_state(self) -> Any:
-        return {"calls": self.calls, "name": "extra"}
+        return {"trained": self.trained, "name": "extra"}
 
     def set_extra_state(self, state: Any) -> None:
-        self.calls = state["calls"]
+        self.trained = state["trained"]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.calls += self.training
-        return self.inner(x * (1 + 0.01 * self.calls))
+        self.calls += 1
+        self.trained += self.training
+        return self.inner(x * self.constant * (1 + 0.01 * self.trained))
 
 
 class History(nn.Module):
@@ -79,7 +68,7 @@ def observers_by_channel() -> nn.Module:
 
 OWN_BATCH = "each rank normalizes over its own batch"
 ROWS: list[Row] = [
-    Recipe(name="spectral norm (parametrizations)", model=spectral, core=True),
+    Recipe(name="spectral norm (parametrizations)", model=spectral),
     Recipe(name="batch norm", model=lambda: normed(nn.BatchNorm1d(4)), different=OWN_BATCH),
     Recipe(name="batch norm, micro-batches", model=lambda: normed(nn.BatchNorm1d(4)), micro=2, different=OWN_BATCH),
     Recipe(
@@ -87,8 +76,7 @@ ROWS: list[Row] = [
         model=lambda: nn.SyncBatchNorm.convert_sync_batchnorm(normed(nn.BatchNorm1d(4))),
         different=OWN_BATCH,
     ),
-    Recipe(name="a buffer of integers, a buffer that is not saved", model=Counts),
-    Recipe(name="a module with get_extra_state", model=Extra),
+    Recipe(name="a buffer of integers, a buffer that is not saved, get_extra_state", model=Counts, core=True),
     Recipe(name="a buffer that grows in place, in forward", model=History),
     Recipe(
         name="a bank of outputs that grows, in forward",

@@ -43,30 +43,15 @@ class Shape(Enum):
     PLAIN = "plain"
 
 
-class Shaping(torch.optim.Optimizer):
-    """With an enum, a function and a dtype among its options."""
-
-    def __init__(self, parameters: Any) -> None:
-        super().__init__(parameters, {"lr": 0.05, "shape": Shape.SIGNS, "rate_of": halves, "rounded": torch.float32})
-
-    @torch.no_grad()
-    def step(self, _closure: Any = None) -> None:
-        for group in self.param_groups:
-            for p in group["params"]:
-                count = self.state[p]["count"] = self.state[p].get("count", 0) + 1
-                gradient = p.grad.sign() if group["shape"] is Shape.SIGNS else p.grad
-                p.sub_(gradient.to(group["rounded"]), alpha=group["lr"] * group["rate_of"](count))
-
-
 def halves(count: int) -> float:
     return 0.5**count
 
 
 class Counting(torch.optim.Optimizer):
-    """Keeps its state in attributes of its own."""
+    """With an enum, a function and a dtype among its options; and with numbers and generators in attributes."""
 
     def __init__(self, parameters: Any) -> None:
-        super().__init__(parameters, {"lr": 0.05})
+        super().__init__(parameters, {"lr": 0.05, "shape": Shape.SIGNS, "rate_of": halves, "rounded": torch.float32})
         self.count, self.norms, self.average = 0, [1.0], {"sum": torch.zeros((), dtype=torch.float64, device=DEVICE)}
         self.chance, self.noise = random.Random(3), torch.Generator().manual_seed(3)
         self.chances, self.old_chances = np.random.default_rng(3), np.random.RandomState(3)
@@ -75,6 +60,7 @@ class Counting(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, _closure: Any = None) -> None:
         self.count += 1
+        group = self.param_groups[0]
         drawn = self.chance.random() + self.chances.random() + self.old_chances.rand()
         drawn += float(torch.rand((), generator=self.noise))
         for p in self.listed:
@@ -82,12 +68,15 @@ class Counting(torch.optim.Optimizer):
                 self.average["sum"] += p.grad.sum()
                 self.norms.append(float(p.norm()))
                 of_all = sum(self.norms[-4:]) + float(self.average["sum"].square())
-                p.sub_(p.grad, alpha=0.05 * (1 + drawn) / (self.count + of_all))
+                gradient = p.grad.sign() if group["shape"] is Shape.SIGNS else p.grad
+                rate = group["lr"] * (1 + drawn) / (self.count + of_all) + 0.01 * group["rate_of"](self.count)
+                p.sub_(gradient.to(group["rounded"]), alpha=rate)
 
 
 class Remembering(torch.optim.Optimizer):
-    """Keeps the last gradient itself (as MARS), the averages of all parameters under one name (as MADGRAD), and sets
-    its rate.
+    """Keeps the last gradient itself (as MARS), averages of all parameters under one name (as MADGRAD), eigenvectors,
+    which LAPACK returns in column-major order (as SOAP), and averages of each fourth number of a gradient, as views
+    with gaps (as Prodigy); and sets its rate.
     """
 
     def __init__(self, parameters: Any) -> None:
@@ -100,29 +89,24 @@ class Remembering(torch.optim.Optimizer):
         self.state["all"]["steps"] += 1
         for group in self.param_groups:
             for p in group["params"]:
-                if p.grad is not None:
-                    last = self.state[p].get("last", p.grad)
-                    p.sub_(0.75 * p.grad + 0.25 * last, alpha=group["lr"])
-                    self.state[p]["last"] = p.grad
+                state, some = self.state[p], p.grad.flatten()[::4]
+                average = state.setdefault("average", torch.zeros_like(some))
+                average.lerp_(some, 0.1)
+                last = state.get("last", p.grad)
+                p.sub_(0.75 * p.grad + 0.25 * last, alpha=group["lr"] / (1 + float(average.abs().sum())))
+                state["last"] = p.grad
+                self._turn(p, state)
             group["lr"] = group["lr"] * 0.99 + 1e-4 * float(self.state["all"]["steps"])
 
-
-class Rotating(torch.optim.Optimizer):
-    """Works along the eigenvectors of its gradients (as SOAP), which LAPACK returns in column-major order."""
-
-    def __init__(self, parameters: Any) -> None:
-        super().__init__(parameters, {"lr": 0.05})
-
-    @torch.no_grad()
-    def step(self, _closure: Any = None) -> None:
-        for p in self.param_groups[0]["params"]:
-            gradient = p.grad.reshape(len(p), -1)
-            sums, axes = self.state[p].setdefault("sums", [torch.eye(len(p)).to(p)]), self.state[p].get("axes")
-            if axes is not None:
-                p.sub_((axes[0] @ (axes[0].T @ gradient)).reshape(p.shape), alpha=0.05)
-            sums[0] += gradient @ gradient.T
-            if axes is None or self.param_groups[0].get("renewed"):
-                self.state[p]["axes"] = (torch.linalg.qr(sums[0])[0],)
+    def _turn(self, p: torch.Tensor, state: dict[str, Any]) -> None:
+        """Step along the axes of the gradients so far."""
+        gradient = p.grad.reshape(len(p), -1)
+        if "axes" in state:
+            (axes,) = state["axes"]
+            p.sub_((axes @ (axes.T @ gradient)).reshape(p.shape), alpha=0.05)
+        sums = state.setdefault("sums", [torch.eye(len(p)).to(p)])
+        sums[0] += gradient @ gradient.T
+        state.setdefault("axes", (torch.linalg.qr(sums[0])[0],))
 
 
 class Masters(torch.optim.Optimizer):
@@ -166,22 +150,6 @@ def half_precision(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     return (model(x.to(dtype)) - 0.5).square().mean()
 
 
-class Sampling(torch.optim.Optimizer):
-    """Keeps averages of each fourth number of a gradient, as views with gaps: of a short parameter only one number."""
-
-    def __init__(self, parameters: Any) -> None:
-        super().__init__(parameters, {"lr": 0.05})
-
-    @torch.no_grad()
-    def step(self, _closure: Any = None) -> None:
-        for group in self.param_groups:
-            for p in group["params"]:
-                seen = p.grad.flatten()[::4]
-                average = self.state[p].setdefault("average", torch.zeros_like(seen))
-                average.lerp_(seen, 0.1)
-                p.sub_(p.grad, alpha=group["lr"] / (1 + float(average.abs().sum())))
-
-
 ROWS: list[Row] = [
     Recipe(name="SGD with momentum", core=True),
     Recipe(
@@ -210,14 +178,16 @@ ROWS: list[Row] = [
     Recipe(name="RAdam", optimizer=made(OF.RAdam, lr=0.01)),
     Recipe(name="RMSprop, centered, momentum", optimizer=made(OF.RMSprop, centered=True, momentum=0.5)),
     Recipe(name="Rprop", optimizer=made(OF.Rprop), tolerance=math.inf),
-    Recipe(name="an optimizer of one's own, with an enum, a function and a dtype among its options", optimizer=Shaping),
     Recipe(name="an optimizer with hooks before and after its step", optimizer=with_hooks),
-    Recipe(name="an optimizer of one's own, with counters and generators in attributes", optimizer=Counting),
     Recipe(
-        name="an optimizer of one's own, that keeps p.grad, a state for all, and sets its rate", optimizer=Remembering
+        name="an optimizer of one's own: an enum, a function, a dtype as options; numbers, generators in attributes",
+        optimizer=Counting,
+        core=True,
     ),
-    Recipe(name="an optimizer of one's own, with matrices in columns", optimizer=Rotating),
-    Recipe(name="an optimizer of one's own, with averages of some numbers (Prodigy's slice_p)", optimizer=Sampling),
+    Recipe(
+        name="an optimizer of one's own: p.grad, a state for all, matrices in columns, averages of some numbers",
+        optimizer=Remembering,
+    ),
     Recipe(
         name="float32 masters over bfloat16",
         optimizer=Masters,

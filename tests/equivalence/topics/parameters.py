@@ -18,60 +18,41 @@ def channels_last() -> nn.Module:
     return model.to(memory_format=torch.channels_last)
 
 
-class WithEmpty(nn.Module):
-    """A parameter without elements, as in an adapter of rank 0."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.used, self.empty = nn.Linear(3, 1), nn.Parameter(torch.zeros(0, 3))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.used(x) + (x @ self.empty.t()).sum()
-
-
-class WithEmptyAtTimes(WithEmpty):
-    """As a cluster of an adaptive softmax that some batches do not reach."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return super().forward(x) if x[0, 0] > 0 else self.used(x)
-
-
-class WithUnused(nn.Module):
-    """One that is never used, and one that is used only in some batches."""
+class Partly(nn.Module):
+    """Parameters that are never used, only in some batches, or for some samples; one has no elements, as in an
+    adapter of rank 0.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.used, self.never, self.sometimes = nn.Linear(3, 1), nn.Linear(2, 2), nn.Parameter(torch.ones(3))
+        self.empty = nn.Parameter(torch.zeros(0, 3))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         chosen = x[:, 0] > 1
         shift = torch.zeros_like(x)
         if chosen.any():
             shift[chosen] = self.sometimes
-        return self.used(x + shift)
+        output = self.used(x + shift)
+        return output + (x @ self.empty.t()).sum() if x[0, 0] > 0 else output
 
 
 class Scaled(nn.Module):
-    """A scalar parameter, and one that is not contiguous in memory."""
+    """A scalar parameter, one that is not contiguous in memory, and one that is transposed."""
 
     def __init__(self) -> None:
         super().__init__()
         self.scale = nn.Parameter(torch.tensor(1.5))
         self.weight = nn.Parameter(torch.randn(3, 8)[:, ::2])
+        self.transposed = nn.Parameter(torch.randn(2, 4).t())
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return (x @ self.weight) * self.scale
+        return (x @ self.weight @ self.transposed) * self.scale
 
 
 def tied() -> nn.Module:
     model = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3))
     model[2].weight = model[0].weight
-    return model
-
-
-def transposed() -> nn.Module:
-    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
-    model[0].weight = nn.Parameter(model[0].weight.detach().t().contiguous().t())
     return model
 
 
@@ -131,15 +112,13 @@ def shared_storage() -> nn.Module:
 
 ROWS: list[Row] = [
     Recipe(name="channels_last, fused AdamW", model=channels_last, optimizer=FUSED, features=IMAGE, core=True),
-    Recipe(name="a transposed weight, fused AdamW", model=transposed, optimizer=FUSED),
-    Recipe(name="a single number, and a weight with gaps in memory", model=Scaled),
+    Recipe(name="a single number, a weight with gaps in memory, a transposed one", model=Scaled, optimizer=FUSED),
     Recipe(name="tied", model=tied),
     Recipe(name="complex", model=Complex, dtype=None, core=True),
     Recipe(name="float64, float32 and bfloat16 in one model", model=Mixed, dtype=None, tolerance=0.05),
     Recipe(name="several buckets", model=Large, optimizer=made(torch.optim.Adam, lr=0.001), tolerance=1e-9),
     Recipe(name="two in one block of memory", model=shared_storage),
     Recipe(name="frozen", model=with_frozen),
-    Recipe(name="without elements, and used in some batches only", model=WithEmptyAtTimes),
-    Recipe(name="unused, and used in some batches only", model=WithUnused),
+    Recipe(name="unused, without elements, and used in some batches only", model=Partly),
 ]
 TOPIC = Topic(20, "Parameters", ROWS)

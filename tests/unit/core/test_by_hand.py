@@ -41,7 +41,7 @@ def two(config: CoordinatorConfig | None = None) -> World:
     return world
 
 
-def test_who_is_held_writes_its_state_gives_its_nodes_back_and_keeps_its_place() -> None:
+def test_a_held_trainer_saves_its_state_and_keeps_its_place() -> None:
     world = two()
     world.step(A)
     before = len(world.history)
@@ -60,7 +60,7 @@ def test_who_is_held_writes_its_state_gives_its_nodes_back_and_keeps_its_place()
     assert list(world.core.trainers) == [A, B]
 
 
-def test_who_failed_goes_on_as_the_last_one_with_its_generation_and_may_fail_as_often_again() -> None:
+def test_a_resumed_failure_is_last_and_keeps_its_generation() -> None:
     world = two()
     world.step(A)
     trainer = world.core.trainers[A]
@@ -79,7 +79,7 @@ def test_who_failed_goes_on_as_the_last_one_with_its_generation_and_may_fail_as_
     assert (trainer.phase, trainer.step) == (Phase.RUNNING, 1)
 
 
-def test_who_stops_because_its_code_changed_goes_on_with_the_new_version() -> None:
+def test_a_trainer_stopped_for_changed_code_resumes_with_the_new_version() -> None:
     world = two()
     trainer = world.core.trainers[A]
     world.load(A, trainer.target[0], "old")
@@ -102,7 +102,7 @@ def test_who_stops_because_its_code_changed_goes_on_with_the_new_version() -> No
     assert (trainer.phase, trainer.code) == (Phase.RUNNING, {"/lib.py": "new"})
 
 
-def test_who_finished_does_not_go_on_and_who_has_not_ended_is_not_removed() -> None:
+def test_only_ended_trainers_are_removed_and_finished_ones_not_resumed() -> None:
     world = two()
     for event in (TrainerResumed(A), TrainerRemoved(A), TrainerReleased(A), TrainerHeld(TrainerId("c"))):
         assert world.send(event) == []
@@ -173,7 +173,7 @@ def test_a_generation_that_lost_entries_may_have_had_is_never_granted_again() ->
     assert trainer.forming.generation == 10
 
 
-def test_who_has_not_measured_what_a_rescale_costs_does_not_wait_behind_an_assumption() -> None:
+def test_a_measured_rescale_cost_replaces_all_assumed_ones() -> None:
     world = two()
     trainer = world.core.trainers[A]
     world.send(Progress(A, trainer.generation, 1, 0, 32, 100.0, rescale_s=0.3))

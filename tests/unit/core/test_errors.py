@@ -5,12 +5,12 @@ from __future__ import annotations
 from pilot.core.errors import LONGEST, PilotError, SiteError, UserError, one_line
 
 
-def test_who_typed_it_gets_status_2_and_nothing_is_tried_again_unless_it_says_so() -> None:
+def test_exit_statuses_and_transience_of_errors() -> None:
     assert [kind("x").exit_status for kind in (PilotError, UserError, SiteError)] == [1, 2, 2]
     assert (PilotError("x").transient, PilotError("x", transient=True).transient) == (False, True)
 
 
-def test_a_line_is_one_shows_what_cannot_be_printed_and_is_cut_in_its_middle() -> None:
+def test_messages_are_escaped_joined_to_one_line_and_cut_in_the_middle() -> None:
     assert one_line("a\nb\tc\x1b[2J") == "a b\\tc\\x1b[2J"
     assert one_line("x" * LONGEST) == "x" * LONGEST
     cut = "a" * (LONGEST // 2) + " ... " + "b" * (LONGEST // 2)

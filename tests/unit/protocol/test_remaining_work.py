@@ -11,7 +11,7 @@ from pilot.protocol.remaining_work import Goal
 KNOWN = {"epochs": 4.0, "epoch_samples": 100.0, "iterations": 50.0}
 
 
-def test_what_is_no_length_is_not_known() -> None:
+def test_invalid_lengths_are_unknown() -> None:
     assert Goal.of(KNOWN) == Goal(4, 50, 100)
     assert Goal.of({"epochs": 1.0}) == Goal(1, None, None)
     for nonsense in (0.0, -3.0, 2.0**60, math.inf, math.nan):
@@ -30,11 +30,13 @@ def test_what_is_no_length_is_not_known() -> None:
         (Goal(None, 50, None), 0, 1, 7, 343),
     ],
 )
-def test_what_is_left_at_two_samples_a_second(goal: Goal, epoch: int, step: int, samples: int, left: float) -> None:
+def test_the_remaining_time_at_two_samples_per_second(
+    goal: Goal, epoch: int, step: int, samples: int, left: float
+) -> None:
     assert goal.left_s(epoch, step, samples, 2.0) == left / 2
 
 
-def test_where_it_cannot_be_told() -> None:
+def test_an_unknown_remaining_time() -> None:
     assert Goal(4, None, None).left_s(0, 9, 150, 2.0) is None
     assert Goal(None, 50, None).left_s(0, 0, 0, 2.0) is None
     assert Goal(None, None, 100).left_s(2, 9, 200, 2.0) is None

@@ -26,7 +26,7 @@ def test_kinds_of_changes_stand_for_names() -> None:
         acceptable("seed,model")
 
 
-def test_what_the_words_tell_of_samples() -> None:
+def test_samples_are_read_from_an_identity() -> None:
     words = {LENGTH: "100", WHOLE: "8", PER_NODE: "3", DROP_LAST: "True"}
     assert Samples.of(words) == Samples(100, 8, True)
     assert Samples.of({LENGTH: STREAM, PER_NODE: "1"}) == Samples(None, 1, False)

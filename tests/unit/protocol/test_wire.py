@@ -90,3 +90,11 @@ def test_messages_come_back(sample: wire.Message) -> None:
         with suppress(ProtocolError):
             came.append(decode(wire.encode(sample)))
     assert came == [sample]
+
+
+@pytest.mark.parametrize("order", [s for s in SAMPLES if isinstance(s, ExamineGroup | wire.StartWorker)])
+def test_an_order_comes_with_the_number_of_the_journal_entry_that_caused_it(order: wire.Sent) -> None:
+    assert wire.decode_with_event(wire.encode(order, 7)) == (order, 7)
+    assert wire.decode_with_event(wire.encode(order)) == (order, 0)
+    with pytest.raises(ProtocolError):
+        wire.decode_with_event(wire.encode(order, -1))

@@ -1,9 +1,8 @@
-"""The options of ``pilot up`` are restored from the journal's header; where to listen comes from the site."""
+"""The options of ``pilot up`` are restored from the journal's header, and checked."""
 
 from __future__ import annotations
 
 import msgspec
-import psutil
 import pytest
 
 from pilot.core.errors import UserError
@@ -12,8 +11,6 @@ from pilot.core.pool.pool import join_order
 from pilot.core.pool.topology import Topology
 from pilot.rundir.journal import Configured
 from pilot.service.settings import Settings, config_of, settings_of
-from pilot.site.addresses import advertise_address, bind_address
-from pilot.site.site import Site
 
 
 def test_settings_come_back_and_make_the_cores_configuration() -> None:
@@ -48,23 +45,3 @@ def test_the_topology_is_the_sites() -> None:
     with pytest.raises(UserError, match="the site file defines no topology"):
         config_of(Configured(settings, {"topology": None}))
     assert config_of(Configured(msgspec.to_builtins(Settings()), {"topology": "(x)"})).topology is None
-
-
-def site(**fields: object) -> Site:
-    return Site(**{"name": "s", "scheduler": "slurm", **fields})
-
-
-def test_where_to_listen_and_how_to_be_reached() -> None:
-    assert bind_address(site(scheduler="local")) == "127.0.0.1"
-    assert advertise_address(site(scheduler="local")) == "127.0.0.1"
-    assert bind_address(site()) == "0.0.0.0"
-    assert advertise_address(site()) not in ("0.0.0.0", "")
-    assert bind_address(site(bind_address="127.0.0.2")) == "127.0.0.2"
-    assert bind_address(site(bind_interface="lo")) == "127.0.0.1"
-    assert advertise_address(site(advertise_interface="lo")) == "127.0.0.1"
-
-
-def test_an_interface_that_is_not_there_is_named_with_those_that_are() -> None:
-    with pytest.raises(UserError, match="no network interface 'ib7'; it has: ") as caught:
-        bind_address(site(bind_interface="ib7"))
-    assert all(name in str(caught.value) for name in psutil.net_if_addrs())

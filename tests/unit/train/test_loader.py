@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -42,8 +42,8 @@ DRAWS: dict[str, Callable[[], float]] = {
 }
 
 
-def made(course: Any, dataset: Any, batching: Batching, **given: Any) -> Loader:
-    return Loader(DatasetBatches(course, dataset, batching, **given), dataset)
+def made(loop: Any, dataset: Any, batching: Batching, **given: Any) -> Loader:
+    return Loader(DatasetBatches(loop, dataset, batching, **given), dataset)
 
 
 class Noisy(Dataset[Any]):
@@ -70,7 +70,7 @@ class NoisyAtOnce(Noisy):
 
 
 @dataclass
-class Course:
+class LoopView:
     """A session positioned wherever the test says; its training loop draws random numbers, too."""
 
     rank: int = 0
@@ -123,7 +123,7 @@ class Course:
         random.gauss(0, 1)
 
 
-class Walking(Course):
+class Walking(LoopView):
     """Each step that it begins is applied."""
 
     def begin(self, share: StepShare, batch: int) -> None:
@@ -144,11 +144,11 @@ def one_by_one(dataset: Noisy, seed: int, epoch: int) -> list[tuple[int, float]]
     return sorted(samples)
 
 
-def one_step(iterator: Iterator[Any], course: Course) -> list[Any] | None:
+def one_step(iterator: Iterator[Any], loop: LoopView) -> list[Any] | None:
     """The batches of a rank in one step that count; None: the epoch is over."""
     batches = []
     while (batch := next(iterator, None)) is not None:
-        share, number = course.begun[-1]
+        share, number = loop.begun[-1]
         batches += [batch] if share.samples else []
         if number + 1 == len(share.batches):
             return batches
@@ -156,7 +156,7 @@ def one_step(iterator: Iterator[Any], course: Course) -> list[Any] | None:
 
 
 def all_steps(
-    loaders: Sequence[Stream], courses: Sequence[Course], changes: Iterable[tuple[int, bool]]
+    loaders: Sequence[Stream], courses: Sequence[LoopView], changes: Iterable[tuple[int, bool]]
 ) -> Iterator[tuple[list[Any], bool]]:
     """The steps of an epoch in which the group changes: the batches of all ranks that count, and whether the step is
     void. ``changes``: after each step, the next group's size, and whether the step is void.
@@ -164,13 +164,13 @@ def all_steps(
     iterators, script, first = [iter(loader) for loader in loaders], iter(changes), courses[0]
     while (step := [one_step(iterators[rank], courses[rank]) for rank in range(first.size)])[0] is not None:
         size, void = next(script, (first.size, False))
-        shares = [course.begun[-1][0] for course in courses[: first.size]]
+        shares = [loop.begun[-1][0] for loop in courses[: first.size]]
         assert len({(share.cursor, share.cursor_end) for share in shares}) == 1
         yield [batch for batches in step for batch in batches or ()], void
-        for course in courses:
-            course.cursor = course.cursor if void else shares[0].cursor_end
-            course.revision += void or size != course.size
-            course.size = size
+        for loop in courses:
+            loop.cursor = loop.cursor if void else shares[0].cursor_end
+            loop.revision += void or size != loop.size
+            loop.size = size
 
 
 def samples_in(batches: Iterable[Any]) -> list[tuple[int, float]]:
@@ -203,8 +203,8 @@ def test_samples_are_those_of_their_own_streams_whatever_the_group_the_cut_and_t
     """Even if only some samples draw, so that a loader finds out late that one does."""
     dataset = kind(draws)
     expected = one_by_one(dataset, seed, 0)
-    courses = [Course(rank, 4, seed=seed) for rank in range(4)]
-    loaders = [made(course, dataset, batching, options={}) for course in courses]
+    courses = [LoopView(rank, 4, seed=seed) for rank in range(4)]
+    loaders = [made(loop, dataset, batching, options={}) for loop in courses]
     taken: list[tuple[int, float]] = []
     for batches, void in all_steps(loaders, courses, changes):
         for sample in samples_in(batches):
@@ -217,16 +217,16 @@ def test_samples_are_those_of_their_own_streams_whatever_the_group_the_cut_and_t
 @pytest.mark.parametrize("kind", [Noisy, NoisyAtOnce])
 def test_they_are_the_same_from_workers_also_where_the_plan_changes(kind: type[Noisy], options: dict[str, Any]) -> None:
     dataset = kind([() if i % 3 else tuple(sorted(DRAWS))[: i % 7] for i in range(40)])
-    course = Course(seed=3)
-    loader = made(course, dataset, Batching(total=8, micro=3), options=options)
+    loop = LoopView(seed=3)
+    loader = made(loop, dataset, Batching(total=8, micro=3), options=options)
     for epoch in range(2):
-        course.epoch, course.cursor = epoch, 0
+        loop.epoch, loop.cursor = epoch, 0
         expected, iterator = one_by_one(dataset, 3, epoch), iter(loader)
         taken: list[tuple[int, float]] = []
-        while (batches := one_step(iterator, course)) is not None:
+        while (batches := one_step(iterator, loop)) is not None:
             taken += samples_in(batches)
-            course.cursor = course.begun[-1][0].cursor_end
-            course.revision += course.cursor == 16
+            loop.cursor = loop.begun[-1][0].cursor_end
+            loop.revision += loop.cursor == 16
         assert sorted(taken) == expected
 
 
@@ -316,8 +316,8 @@ def test_in_a_worker_the_dataset_is_the_script_s_own() -> None:
 
 
 def test_with_replacement_an_epoch_may_have_any_length_and_a_sample_comes_as_another_one_each_time() -> None:
-    course = Walking(seed=1)
-    loader = made(course, Noisy([("torch",)] * 3), Batching(total=10), replacement=True, num_samples=25, options={})
+    loop = Walking(seed=1)
+    loader = made(loop, Noisy([("torch",)] * 3), Batching(total=10), replacement=True, num_samples=25, options={})
     drawn = samples_in(loader)
     assert len(drawn) == len(set(drawn)) == len(loader) * 10 - 5 == 25
     assert {index for index, _ in drawn} == {0, 1, 2}
@@ -335,7 +335,7 @@ def test_it_knows_its_dataset_and_sizes() -> None:
 @settings(deadline=None)
 @given(batching=batchings, length=st.integers(0, 60), size=st.integers(1, 4), drop_last=st.booleans())
 def test_its_length_is_that_of_its_plan(batching: Batching, length: int, size: int, drop_last: bool) -> None:
-    batching = Batching(batching.per_node, batching.whole, batching.micro, drop_last)
+    batching = replace(batching, drop_last=drop_last)
     for rank in range(size):
         planned = sum(len(share.batches) for share in batching.shares(0, length, rank, size))
         assert batching.batches(length, rank, size) == planned
@@ -396,7 +396,7 @@ def session_without_loader(lr_rule: str | None = None) -> pilot.train.Session:
         (DATA, {"replacement": True, "shuffle": False}, "shuffle=False"),
         (DATA, {"replacement": True, "num_samples": 0}, "at least 1"),
         (DATA, {"replacement": True, "num_samples": 10.0}, "a whole number of at least 1"),
-        (DATA, {"global_batch_size": None, "batch_size": 2}, "'sqrt' or 'none'; or give global_batch_size="),
+        (DATA, {"global_batch_size": None, "batch_size": 2}, "'sqrt' or 'none' to pilot.train.session"),
         (DataLoader(DATA, sampler=SubsetRandomSampler([1, 2])), {}, "no DataLoader with a SubsetRandomSampler"),
         (DataLoader(DATA, batch_sampler=[[1, 2]]), {}, "no DataLoader with a list"),
         (DataLoader(DATA, batch_size=None), {}, "no DataLoader with a NoneType"),

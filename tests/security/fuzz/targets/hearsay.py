@@ -68,6 +68,10 @@ class Journal:
     segment_is_long = False
     last_seq = 0
 
+    @property
+    def last_seq(self) -> int:
+        return len(self.kept)
+
     def decided(self, _now_s: float, event: Event, commands: list[Command]) -> Future[None]:
         self.kept.append(msgspec.to_builtins([event, *commands]))
         return Future()

@@ -24,12 +24,12 @@ def test_single_node_rate_is_per_node_where_one_node_is_not_a_point() -> None:
     assert Curve.of([(1, 7), (8, 36)]).single_node_rate() == 7
 
 
-def test_what_is_taken_until_something_is_measured_is_proportional() -> None:
+def test_the_proportional_curve() -> None:
     assert [Curve.proportional().at(n) for n in (0, 1, 7)] == [0, 1, 7]
     assert Curve.proportional(3.0).scaled(2.0) == Curve((0.0, 1.0), (0.0, 6.0))
 
 
-def test_what_can_be_a_rate() -> None:
+def test_the_range_of_a_rate() -> None:
     low, high = RATES
     assert all(map(is_rate, (0, 0.0, low, 1.0, high)))
     assert not any(map(is_rate, (None, low / 2, 2 * high, -1.0, -low, math.nan, math.inf)))

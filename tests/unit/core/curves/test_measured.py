@@ -10,7 +10,7 @@ NOTHING = RescaleCosts(KEPT_OF_POOL)
 """Measured in a pool."""
 
 
-def test_what_is_measured_is_kept_and_the_rest_follows() -> None:
+def test_estimates_follow_the_measured_rates() -> None:
     measured = Measured(TrainerSpec(TrainerId("t")))
     assert measured.guessed
     assert 3.5 < measured.curve.at(4) < 4, "not quite proportional"
@@ -75,7 +75,7 @@ def test_a_slow_trainers_rate_counts_and_none_is_no_measure() -> None:
     assert measured.moved
 
 
-def test_a_fixed_curve_stays_and_the_rates_are_still_told() -> None:
+def test_a_fixed_curve_ignores_measured_rates_but_reports_them() -> None:
     given = Curve.of([(1, 5.0)])
     measured = Measured(TrainerSpec(TrainerId("t"), curve=given, fixed_curve=True, rescale_up_s=7.0))
     measured.learn()
@@ -96,12 +96,12 @@ def test_costs_are_medians_of_the_last_ones() -> None:
     assert measured.rescale_s(NOTHING, up=False) == 10.0
 
 
-def test_what_the_pool_measured_is_believed_before_what_is_only_assumed() -> None:
+def test_measured_costs_of_the_pool_precede_assumed_ones() -> None:
     pool = RescaleCosts(KEPT_OF_POOL)
     for seconds in (0.4, 0.6, 30.0):
         pool.note(up=True, seconds=seconds)
-    told, assumed = (Measured(TrainerSpec(TrainerId("t"), assumed_costs=assumed)) for assumed in (False, True))
-    assert (told.rescale_s(pool, up=True), assumed.rescale_s(pool, up=True)) == (20.0, 0.6)
+    given, assumed = (Measured(TrainerSpec(TrainerId("t"), assumed_costs=assumed)) for assumed in (False, True))
+    assert (given.rescale_s(pool, up=True), assumed.rescale_s(pool, up=True)) == (20.0, 0.6)
     assert assumed.rescale_s(pool, up=False) == 10.0, "nobody has measured that yet"
     assumed.cost(grew=True, seconds=5.0)
     assert assumed.rescale_s(pool, up=True) == 5.0

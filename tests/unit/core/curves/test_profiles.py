@@ -117,7 +117,7 @@ def test_a_profile_keeps_its_count_whatever_plans_are_made_meanwhile() -> None:
     assert len(world.core.trainers[A].target) == 7, "another node takes the place of the lost one"
 
 
-def test_it_borrows_of_who_was_left_alone_longest_and_gives_back() -> None:
+def test_a_profile_borrows_from_the_least_recently_interrupted_and_gives_back() -> None:
     world = pool(12)
     submit(world, A, most=6, profile=Profiling.NEVER)
     submit(world, B, most=6, profile=Profiling.NEVER)
@@ -149,7 +149,7 @@ def test_a_trainer_without_a_weight_counts_as_it_is() -> None:
     assert value.at(2) > 0
 
 
-def test_nobody_lends_below_its_minimum_and_who_cannot_have_enough_waits_its_turn() -> None:
+def test_lenders_keep_their_minimum_and_a_profile_waits_for_enough_nodes() -> None:
     world = pool(6)
     submit(world, A, most=6, least=5, profile=Profiling.NEVER)
     submit(world, B, most=6)
@@ -188,7 +188,7 @@ def test_without_plans_and_without_reports_a_profile_comes_to_an_end() -> None:
     assert world.core.due_s() == float("inf")
 
 
-def test_a_count_has_as_long_as_the_documentation_says_and_is_given_up_no_sooner() -> None:
+def test_a_count_is_given_up_after_the_documented_time() -> None:
     world = pool(4)
     world.submit(A, 1, 4, profile=Profiling.AUTO)
     profile = world.core.trainers[A].profile
@@ -201,7 +201,7 @@ def test_a_count_has_as_long_as_the_documentation_says_and_is_given_up_no_sooner
     assert profile.pin == 4, "its time is not over, and of who is not there it is nobody's"
 
 
-def test_what_is_known_of_another_count_ends_nothing() -> None:
+def test_a_known_rate_of_another_count_ends_no_measurement() -> None:
     profile = Profile(wanted=True)
     profile.begin(0.0, [8, 1])
     assert not any(profile.report(float(second), 4, 100.0) for second in range(10))
@@ -246,14 +246,14 @@ def test_a_rate_that_scatters_takes_more_reports_than_one_that_does_not() -> Non
         (TrainerSpec(A, 1, 64), False),
     ],
 )
-def test_who_is_profiled(spec: TrainerSpec, wanted: bool) -> None:
+def test_which_trainers_are_profiled(spec: TrainerSpec, wanted: bool) -> None:
     world = pool(0)
     world.send(TrainerSubmitted(spec))
     assert world.core.trainers[A].profile.wanted is wanted
     assert not world.given(Solve)
 
 
-def test_what_one_trainer_of_a_script_measured_is_known_of_the_next_one() -> None:
+def test_the_next_trainer_of_a_script_starts_with_its_curve() -> None:
     world = pool(16)
     world.submit(A, 1, 16, profile=Profiling.AUTO, script="train.py")
     world.settle(PLAN)

@@ -22,12 +22,12 @@ CALM = Outlook((), ON_SUMMIT, tuple(range(1, 65)), 8.0, 0, 0, False, 18.0, 12.0,
 
 
 @pytest.mark.parametrize("share", [2.0, 8.0, 30.0])
-def test_two_counts_far_apart_are_measured_of_a_trainer_of_which_nothing_is_known(share: float) -> None:
+def test_an_unknown_trainer_is_measured_on_two_distant_counts(share: float) -> None:
     high, low = best_counts(replace(CALM, share=share))
     assert low == 1 and high >= 4
 
 
-def test_nothing_is_measured_where_it_is_known_or_soon_will_be_without() -> None:
+def test_known_or_soon_measured_curves_are_not_profiled() -> None:
     known = Priors(replace(ON_SUMMIT.ln_a, sd=0.2), replace(ON_SUMMIT.ln_b, sd=0.1))
     assert best_counts(replace(CALM, priors=known)) == ()
     assert best_counts(replace(CALM, lasts_s=60.0)) == ()
@@ -35,18 +35,18 @@ def test_nothing_is_measured_where_it_is_known_or_soon_will_be_without() -> None
     assert best_counts(replace(CALM, points=points)) == ()
 
 
-def test_what_was_measured_is_not_measured_again() -> None:
+def test_measured_counts_are_not_measured_again() -> None:
     counts = best_counts(replace(CALM, points=(MeasuredRate(1, 100.0, 0.01),), held=1))
     assert counts and min(counts) >= 4
 
 
-def test_what_a_plan_measures_anyway_is_no_reason_for_a_profile() -> None:
+def test_the_planned_count_is_not_profiled() -> None:
     one_known = replace(CALM, points=(MeasuredRate(1, 100.0, 0.01),), held=1)
     assert best_counts(replace(one_known, lasts_s=600.0)) == (), "its share of 8 nodes tells enough for so long"
     assert best_counts(one_known) == (32,), "and not 8, to which it comes next"
 
 
-def test_what_costs_less_or_counts_for_longer_is_measured_rather() -> None:
+def test_cheap_or_lasting_measurements_are_preferred() -> None:
     short = replace(CALM, lasts_s=300.0)
     assert best_counts(short) == () != best_counts(replace(short, rescale_up_s=0.5, rescale_down_s=0.5))
     assert best_counts(replace(CALM, lasts_s=900.0))[0] < best_counts(replace(CALM, lasts_s=3600.0))[0]
@@ -58,7 +58,7 @@ def test_where_each_has_few_nodes_a_profile_disturbs_others_less_and_pays_sooner
     assert best_counts(replace(short, share=1.5)) == (4, 1)
 
 
-def test_a_network_of_which_less_is_known_is_measured_sooner() -> None:
+def test_a_less_certain_prior_is_measured_sooner() -> None:
     unsure = Priors(ON_SUMMIT.ln_a, Normal(-2.0, 2.0))
     short = replace(CALM, lasts_s=300.0)
     assert best_counts(short) == () != best_counts(replace(short, priors=unsure))
@@ -79,7 +79,7 @@ def test_the_curves_that_stand_for_all_have_their_mean_and_covariance(covariance
 
 
 @pytest.mark.parametrize(("sizes", "measured"), [((1, 3, 6, 12), {1, 12}), ((4, 5, 6, 7, 8, 9), {4, 9})])
-def test_only_what_is_allowed_is_measured(sizes: tuple[int, ...], measured: set[int]) -> None:
+def test_only_allowed_counts_are_measured(sizes: tuple[int, ...], measured: set[int]) -> None:
     counts = best_counts(replace(CALM, allowed=sizes, share=6.0, lasts_s=1e6))
     assert set(counts) == measured
 
@@ -128,7 +128,7 @@ def test_to_a_slow_trainer_the_nodes_of_fast_ones_are_dear_if_samples_count() ->
     assert prices(scaling_efficiency, 10.0) == pytest.approx(prices(scaling_efficiency, 1.0))
 
 
-def test_nobody_pays_who_is_alone_or_worth_nothing() -> None:
+def test_a_trainer_that_is_alone_or_worthless_has_no_node_price() -> None:
     alone, other = trainer_on("alone", 2), trainer_on("other", 2)
     assert node_price(alone, [alone], 8, lambda trainer: trainer.value(throughput)) is None
     nothing = Curve.of([(1, 0.0)])
@@ -144,7 +144,7 @@ def test_which_objectives_count_samples(objective: Objective, counts: bool) -> N
     assert not counts_samples(Trainer(given, Measured(given)), objective)
 
 
-def test_of_the_prices_at_which_all_nodes_are_wanted_it_is_the_lowest() -> None:
+def test_the_price_is_the_lowest_that_balances_demand() -> None:
     """Each of two alike wants four of eight nodes where one costs 25 (what the next four would do each) to 60."""
     one, other = trainer_on("one", 0), trainer_on("other", 0)
     found = node_price(one, [one, other], 8, lambda trainer: trainer.value(throughput))

@@ -57,7 +57,7 @@ def test_ten_submissions_one_after_the_other_make_one_plan() -> None:
     assert [given(each_alone, kind) for kind in (Solve, StartWorker, StopWorker)] == [10, 122, 58]
 
 
-def test_who_comes_starts_on_its_minimum_of_the_free_nodes_while_its_batch_is_waited_for() -> None:
+def test_an_arrival_starts_on_its_minimum_of_the_free_nodes() -> None:
     world = pool(3)
     came = [
         TrainerSpec(TrainerId(f"t{number}"), min_nodes=number, max_nodes=64, curve=FLATTENS) for number in (1, 2, 1)
@@ -71,7 +71,7 @@ def test_who_comes_starts_on_its_minimum_of_the_free_nodes_while_its_batch_is_wa
     assert (given(world, Solve), given(world, StopWorker)) == (1, 0)
 
 
-def test_what_a_plan_is_being_made_for_is_not_taken_from_it() -> None:
+def test_an_arrival_takes_no_nodes_while_a_plan_is_made() -> None:
     world = pool(8)
     submit(world, 1)
     world.pass_time(BATCHES_LONGEST * ARRIVALS_S)
@@ -88,14 +88,14 @@ def test_what_a_plan_is_being_made_for_is_not_taken_from_it() -> None:
     assert not world.core.solving
 
 
-def test_a_cadence_keeps_its_own_rule_for_what_is_free() -> None:
+def test_periodic_plans_do_not_start_arrivals_small() -> None:
     world = World(CoordinatorConfig(arrivals_s=ARRIVALS_S, decide_every_s=600.0))
     world.join(4)
     world.submit(TrainerId("t"), max_nodes=64, curve=FLATTENS)
     assert given(world, StartWorker) == 0
 
 
-def test_who_only_queues_makes_no_plan() -> None:
+def test_a_trainer_that_only_queues_causes_no_plan() -> None:
     world = pool(4, most=2)
     submit(world, 2)
     wait(world)
@@ -120,7 +120,7 @@ def test_trainers_that_keep_coming_are_not_waited_for_for_ever() -> None:
     assert due_s[0] - first_s == pytest.approx(BATCHES_LONGEST * ARRIVALS_S, abs=3.0)
 
 
-def test_another_plan_takes_along_who_came() -> None:
+def test_another_plan_includes_pending_arrivals() -> None:
     world = pool(2)
     submit(world, 1, every_s=0.0)
     world.join(1)
@@ -130,7 +130,7 @@ def test_another_plan_takes_along_who_came() -> None:
     assert given(world, Solve) == 1
 
 
-def test_who_is_cancelled_before_a_plan_costs_none() -> None:
+def test_a_trainer_cancelled_before_its_plan_causes_none() -> None:
     world = pool(2)
     submit(world, 1, every_s=0.0)
     world.send(TrainerCancelled(TrainerId("t0")))
@@ -142,7 +142,7 @@ def test_who_is_cancelled_before_a_plan_costs_none() -> None:
     ("came", "reason"),
     [("", ""), ("a", "trainer a arrived"), ("ab", "2 trainers arrived"), ("abc", "3 trainers arrived")],
 )
-def test_the_reason_of_a_plan_says_who_arrived_and_each_counts_once(came: str, reason: str) -> None:
+def test_the_reason_of_a_plan_counts_each_arrival_once(came: str, reason: str) -> None:
     arrivals = Arrivals()
     for name in came:
         arrivals.note(1.0, TrainerId(name))

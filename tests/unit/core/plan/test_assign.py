@@ -33,7 +33,7 @@ def trainer_of(pool: Pool, name: str, *nodes: str, least: int = 1) -> Trainer:
     return trainer
 
 
-def test_a_choosy_trainer_that_finds_a_free_node_takes_none_of_who_is_parked() -> None:
+def test_a_free_usable_node_spares_a_parked_trainers_nodes() -> None:
     parked, choosy = (
         Trainer(spec := TrainerSpec(TrainerId(name), low, 4), Measured(spec)) for name, low in (("parked", 2), ("g", 1))
     )
@@ -49,7 +49,7 @@ def test_a_choosy_trainer_that_finds_a_free_node_takes_none_of_who_is_parked() -
 
 
 @pytest.mark.parametrize(("with_state", "kept"), [("xy", [X]), ("y", [])])
-def test_who_is_parked_gives_the_node_that_a_choosy_trainer_can_use(with_state: str, kept: list[NodeId]) -> None:
+def test_a_parked_trainer_gives_the_node_that_another_can_use(with_state: str, kept: list[NodeId]) -> None:
     """It keeps no others if its state went with that node."""
     pool = pool_of(dict.fromkeys("zxy", 9e9))
     parked, choosy = trainer_of(pool, "parked", "x", "y", least=3), trainer_of(pool, "choosy")
@@ -59,7 +59,7 @@ def test_who_is_parked_gives_the_node_that_a_choosy_trainer_can_use(with_state: 
     assert (parked.target, choosy.target) == (kept, [Y])
 
 
-def test_who_is_parked_gives_the_node_that_is_missing_once_a_choosy_trainer_has_taken_the_free_one() -> None:
+def test_a_parked_trainer_gives_the_last_missing_node() -> None:
     pool = pool_of(dict.fromkeys("xy", 9e9))
     parked, choosy, other = trainer_of(pool, "parked", "x", least=2), trainer_of(pool, "a"), trainer_of(pool, "b")
     parked.workers = {X: Worker(0, WorkerPhase.READY, has_state=True)}
@@ -69,7 +69,7 @@ def test_who_is_parked_gives_the_node_that_is_missing_once_a_choosy_trainer_has_
 
 
 @pytest.mark.parametrize("soon", ["a", "b"])
-def test_who_is_parked_gives_a_node_that_stays_to_who_grows(soon: str) -> None:
+def test_a_parked_trainer_keeps_its_ending_node(soon: str) -> None:
     """It keeps the one that ends soon: nobody pays for a rescale onto that."""
     pool = pool_of({node: SOON if node == soon else LATER for node in "ab"})
     parked, taker = trainer_of(pool, "parked", *"ab", least=3), trainer_of(pool, "taker")
@@ -79,7 +79,7 @@ def test_who_is_parked_gives_a_node_that_stays_to_who_grows(soon: str) -> None:
 
 
 @pytest.mark.parametrize("soon", ["a", "b", "c"])
-def test_a_node_that_ends_soon_does_not_change_hands_and_goes_first_where_nobody_takes_it(soon: str) -> None:
+def test_an_ending_node_stays_with_its_trainer_unless_nobody_grows(soon: str) -> None:
     """For a node that leaves within T, any trainer that gets it would pay for one rescale up and one down."""
     ends = {node: SOON if node == soon else LATER for node in "abc"}
     pool = pool_of(ends)
@@ -102,7 +102,7 @@ def test_a_node_that_ends_soon_does_not_change_hands_and_goes_first_where_nobody
         ("q", [{"q", "b", "c", "e"}, {"a", "d"}]),
     ],
 )
-def test_who_grows_gets_nodes_that_leave_together(own: str, got: list[set[str]]) -> None:
+def test_a_growing_trainer_gets_nodes_that_leave_together(own: str, got: list[set[str]]) -> None:
     """A trainer pays for a rescale each time it loses nodes, however many."""
     ends = {"a": 600.0, "b": 700.0, "c": 700.0, "d": 600.0, "e": 700.0, "f": 500.0}
     pool = pool_of(ends | {node: at_s for node, at_s in {"p": 600.0, "q": 700.0}.items() if node == own})
@@ -112,7 +112,7 @@ def test_who_grows_gets_nodes_that_leave_together(own: str, got: list[set[str]])
     assert [set(first.target), set(second.target)] == got
 
 
-def test_of_nodes_that_leave_alone_those_that_stay_longest_are_taken() -> None:
+def test_nodes_that_stay_longest_are_taken_first() -> None:
     pool = pool_of({"a": 600.0, "b": 800.0, "c": 700.0})
     trainer = trainer_of(pool, "t")
     assign(pool, [trainer], {trainer.id: 2}, ending=ending(pool, 0.0, T_FWD_S))

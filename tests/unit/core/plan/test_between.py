@@ -18,7 +18,7 @@ def candidate(name: str, now: int, low: int, high: int, sizes: tuple[int, ...] =
     return Candidate(TrainerId(name), now, low, high, Curve.proportional(), 20.0, 10.0, sizes)
 
 
-def test_who_waits_gets_as_much_as_it_can_use_and_nobody_else_changes() -> None:
+def test_waiting_trainers_get_idle_nodes_and_no_other_changes() -> None:
     waiting = (candidate("parked", 1, 2, 3), candidate("sized", 0, 1, 8, (1, 2, 4, 8)), candidate("late", 0, 4, 9))
     problem = Problem(12, 120.0, (candidate("runs", 3, 1, 9), *waiting))
     asked = interim(problem)
@@ -27,7 +27,7 @@ def test_who_waits_gets_as_much_as_it_can_use_and_nobody_else_changes() -> None:
         assert planners.make(name)(asked).as_dict() == {"runs": 3, "parked": 3, "sized": 4, "late": 0}
 
 
-def test_pins_hold_in_between_and_the_last_submitted_gives_what_they_need() -> None:
+def test_pins_hold_between_decisions_at_the_expense_of_the_last_submitted() -> None:
     pinned = Candidate(TrainerId("pinned"), 1, 1, 8, Curve.proportional(), 20.0, 10.0, pin=3)
     problem = Problem(6, 120.0, (pinned, candidate("a", 2, 1, 9), candidate("b", 3, 1, 9)))
     asked = interim(problem)
@@ -35,7 +35,7 @@ def test_pins_hold_in_between_and_the_last_submitted_gives_what_they_need() -> N
     assert planners.make("dp")(asked).as_dict() == {"pinned": 3, "a": 2, "b": 1}
 
 
-def test_nothing_is_asked_where_nobody_can_have_more() -> None:
+def test_no_interim_problem_if_no_trainer_can_get_more() -> None:
     assert interim(Problem(4, 120.0, (candidate("runs", 3, 1, 9), candidate("parked", 1, 2, 3)))) is None
 
 

@@ -27,7 +27,7 @@ def test_the_shipped_objectives() -> None:
         named_objective("profit")
 
 
-def test_the_unit_of_what_a_plan_is_worth_is_told() -> None:
+def test_the_unit_of_an_objective_is_named() -> None:
     assert all(worth_sentence(name).startswith("The worth is counted in ") for name in OBJECTIVES)
     assert worth_sentence("mine:profit") == "The worth is what mine:profit returns, times seconds."
 
@@ -38,7 +38,7 @@ def test_a_users_function_is_taken_at_every_count() -> None:
     assert value.nodes == (0, 1, 2, 3), "it is not asked of more nodes than the trainer can have"
 
 
-def test_a_users_function_may_say_that_so_few_nodes_are_worth_nothing() -> None:
+def test_a_users_function_may_return_0_for_few_nodes() -> None:
     value = per_node_value(lambda _trainer, nodes: nodes - 1)(SPEC, CURVE)
     assert [value.at(n) for n in range(4)] == [0.0, 0.0, 1.0, 2.0]
 
@@ -52,7 +52,7 @@ def test_a_users_function_may_say_that_so_few_nodes_are_worth_nothing() -> None:
         (None, "fails: TypeError"),
     ],
 )
-def test_what_is_no_value_is_named_with_its_trainer(worth: object, message: str) -> None:
+def test_an_invalid_value_is_refused_with_its_trainer(worth: object, message: str) -> None:
     objective = per_node_value(lambda _trainer, nodes: worth if nodes == 2 else 1.0, "mine:f")
     with pytest.raises(UserError, match=f"the objective mine:f, of trainer t on 2 nodes, {message}"):
         objective(SPEC, CURVE)

@@ -63,7 +63,7 @@ def test_feasible_means_sizes_and_capacity() -> None:
     assert not problem.feasible({A: 0, B: 9})
 
 
-def test_who_is_missing_in_the_counts_gets_nothing() -> None:
+def test_a_trainer_missing_in_the_counts_gets_nothing() -> None:
     problem = Problem(5, 100, (candidate(A, 0), candidate(B, 0, low=2)))
     assert problem.feasible({A: 5}) and problem.feasible({})
     assert (problem.objective({A: 1}), problem.objective({B: 2})) == (1000, 1800)
@@ -121,7 +121,7 @@ def test_the_limits_of_a_spec_are_allowed() -> None:
     assert least.max_nodes == 1 and most.min_nodes == NODES_MAX
 
 
-def test_what_a_live_pool_decides_by_is_what_the_core_takes_by_itself() -> None:
+def test_the_defaults_of_a_live_pool_are_those_of_the_core() -> None:
     live, alone = Settings().config(), CoordinatorConfig()
     assert (live.t_fwd_s, live.max_parallel_trainers) == (alone.t_fwd_s, alone.max_parallel_trainers)
     assert (live.objective, live.node_order, live.timed) == (alone.objective, alone.node_order, alone.timed)
@@ -148,7 +148,7 @@ def test_without_the_nodes_that_leave_counts_are_allowed_ones_too() -> None:
 
 
 @pytest.mark.parametrize(("nodes", "most"), [(2, 0), (3, 3), (4, 3)])
-def test_of_who_is_pinned_all_its_nodes_fit_or_none(nodes: int, most: int) -> None:
+def test_a_pinned_candidate_gets_all_its_nodes_or_none(nodes: int, most: int) -> None:
     assert replace(candidate(A, 0), pin=3).most_within(nodes) == most
 
 
@@ -179,6 +179,6 @@ def test_sizes_are_their_own_bounds() -> None:
 @pytest.mark.parametrize(
     ("sizes", "why"), [((2, 1), "must be increasing"), ((1, 1), "must be increasing"), ((1, 9), "size 9 is not")]
 )
-def test_what_is_no_list_of_sizes_is_refused(sizes: tuple[int, ...], why: str) -> None:
+def test_invalid_sizes_are_refused(sizes: tuple[int, ...], why: str) -> None:
     with pytest.raises(UserError, match=f"trainer a: .*{why}"):
         TrainerSpec(A, 1, 8, sizes=sizes)

@@ -8,7 +8,7 @@ from pilot.core.pool.evidence import Accusation, Evidence, Stage, headline
 A, B, C = map(NodeId, "abc")
 
 
-def test_a_reason_of_several_lines_comes_down_to_its_last_one_before_the_log() -> None:
+def test_the_headline_is_the_last_line_before_the_log() -> None:
     assert headline("Traceback:\n  File 'x'\n  ValueError: no data \n\n(log: /run/t1.log)\n") == "ValueError: no data"
     assert headline("Killed") == "Killed"
     assert headline("\n(log: /run/t1.log)") == "no reason was given"
@@ -25,7 +25,7 @@ def test_strikes_add_up_on_one_node_and_a_step_there_takes_them_back() -> None:
     assert evidence.strikes == {B: 2}
 
 
-def test_a_doubt_is_settled_by_who_came_as_far_elsewhere_and_lifted_by_who_did_there() -> None:
+def test_success_elsewhere_settles_a_doubt_and_success_there_lifts_it() -> None:
     evidence = Evidence(doubts={A: Stage.START, B: Stage.RUN, C: Stage.RUN})
     assert evidence.worked((B,), Stage.START) == [A]
     assert evidence.doubts == {B: Stage.RUN, C: Stage.RUN}

@@ -27,7 +27,7 @@ def test_rates_are_per_node_second_and_per_second_with_nodes() -> None:
     assert losses.rate.nodes_per_node_s == pytest.approx(rate.nodes_per_node_s), "time without nodes proves nothing"
 
 
-def test_what_is_long_ago_fades() -> None:
+def test_old_losses_fade() -> None:
     losses = Losses()
     losses.note(0.0, 10)
     losses.note(100.0, 10, lost=10)
@@ -40,7 +40,7 @@ def test_a_trainer_is_hit_by_its_nodes_and_no_more_often_than_the_pool() -> None
     assert [rate.hits_per_s(n) for n in (0, 1, 5, 64)] == pytest.approx([0.0, 0.01, 0.05, 0.05])
 
 
-def test_only_what_trainers_lose_counts_and_only_once_and_only_timed_problems_have_it() -> None:
+def test_losses_of_trainers_count_once_and_are_in_timed_problems() -> None:
     for timed in (True, False):
         world = World(CoordinatorConfig(timed=timed))
         world.join(6)

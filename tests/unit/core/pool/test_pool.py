@@ -10,7 +10,7 @@ A, B = NodeId("a"), NodeId("b")
 T = TrainerId("t")
 
 
-def test_nothing_of_a_node_that_is_gone_holds_for_one_of_its_name() -> None:
+def test_a_node_that_returns_under_its_name_is_new() -> None:
     pool = Pool(join_order)
     assert pool.join(A) and pool.join(B) and not pool.join(A)
     pool.owner[A] = pool.occupant[A] = T
@@ -24,7 +24,7 @@ def test_nothing_of_a_node_that_is_gone_holds_for_one_of_its_name() -> None:
     assert (pool.available(), pool.nodes, pool.usable) == ([B, A], [B, A], 2), "it joined later"
 
 
-def test_what_is_set_aside_counts_as_long_as_somebody_has_it() -> None:
+def test_a_node_set_aside_is_usable_while_it_has_an_owner() -> None:
     pool = Pool()
     for node in (A, B):
         pool.join(node)
@@ -70,7 +70,7 @@ def test_one_that_should_be_gone_has_no_time_left() -> None:
     assert ending(pool, NOW_S, T_FWD_S).left_s == 0.25
 
 
-def test_of_many_those_that_leave_first_are_in_a_problem() -> None:
+def test_at_most_eight_ending_nodes_count_the_first_to_leave() -> None:
     assert MOST == 8, "docs/planners.md says so"
     pool = pool_of({f"n{number}": 100.0 - number for number in range(MOST + 3)})
     assert ending(pool, NOW_S, T_FWD_S).nodes == tuple(f"n{number}" for number in range(3, MOST + 3))

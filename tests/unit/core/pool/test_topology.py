@@ -37,7 +37,7 @@ def test_a_trainer_gets_the_nearest_nodes(own: str, free: str, count: int, expec
     assert SUMMIT.nearest(nodes(own), nodes(free), count) == nodes(expected)
 
 
-def test_what_a_pilot_adds_to_a_hosts_name_does_not_count() -> None:
+def test_the_pilot_in_a_nodes_name_is_ignored() -> None:
     assert SUMMIT.units(NodeId("a01n02.pilot-0-b07n")) == SUMMIT.units(NodeId("a01n09"))
 
 

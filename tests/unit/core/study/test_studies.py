@@ -41,17 +41,17 @@ def begun(nodes: int = 2, trials: int = 6) -> World:
 
 
 @pytest.mark.parametrize("diverged", [math.nan, math.inf, -math.inf])
-def test_a_third_goes_on_and_what_is_not_finite_is_the_worst(diverged: float) -> None:
+def test_a_third_is_promoted_and_infinite_values_rank_last(diverged: float) -> None:
     one = reached([0.1, 0.9, diverged, 0.5, 0.8, 0.2])
     assert [trial.number for trial in promotable(one)] == [1, 4]
 
 
-def test_once_nobody_else_can_come_the_best_goes_on_in_any_case() -> None:
+def test_the_best_of_a_closed_rung_is_always_promoted() -> None:
     assert not list(promotable(reached([0.1, 0.9], total=3)))
     assert [trial.number for trial in promotable(reached([0.1, 0.9], total=2))] == [1]
 
 
-def test_the_weights_are_those_that_the_documentation_says() -> None:
+def test_the_weights_match_the_documentation() -> None:
     one = reached([0.1 * n for n in range(9)])
     for number in (6, 7, 8):
         one.trials[number].rung = 1
@@ -74,7 +74,7 @@ def test_only_trials_and_offers_of_studies_have_weights() -> None:
     assert TrainerId("other") not in found and s(1) in found
 
 
-def test_who_comes_too_late_for_the_deadline_weighs_next_to_nothing() -> None:
+def test_a_trial_too_late_for_the_deadline_has_the_least_weight() -> None:
     one = reached([0.1 * n for n in range(9)])
     one.trials[8].rung, one.trials[8].reports = 1, 2
     found = weights(one, [one.trials[8]], left_reports=7.0)
@@ -83,7 +83,7 @@ def test_who_comes_too_late_for_the_deadline_weighs_next_to_nothing() -> None:
     assert set(weights(one, [one.trials[8]], left_reports=0.5).values()) == {LEAST}
 
 
-def test_on_the_last_rung_that_can_be_reached_what_is_left_counts() -> None:
+def test_on_the_last_reachable_rung_the_remaining_reports_count() -> None:
     one = reached([0.1 * n for n in range(9)])
     for number, reports in ((7, 1), (8, 2)):
         one.trials[number].rung, one.trials[number].reports = 1, reports
@@ -101,7 +101,7 @@ def test_how_many_reports_are_left_follows_from_the_time_that_the_last_ones_took
     assert [reports_left(one, now_s, 2.0) for now_s in (400.0, 1000.0, 1001.0)] == [60.0, 0.0, 0.0]
 
 
-def test_nodes_are_kept_for_a_trial_until_its_parameters_are_there_or_too_late() -> None:
+def test_nodes_are_reserved_for_a_trial_for_30_seconds() -> None:
     world = begun(nodes=2)
     world.complete(0, generous_plan)
     assert [type(p) for p in world.pending] == [AskTrial]
@@ -160,7 +160,7 @@ def test_a_report_that_was_lost_with_a_connection_is_made_up_for_by_the_next() -
     assert trial.values == [0.3, 0.3, 0.4]
 
 
-def test_a_metric_that_nobody_reports_stops_the_study_and_says_what_was_reported() -> None:
+def test_an_unreported_metric_stops_the_study_and_names_the_reported_ones() -> None:
     world = begun(nodes=1)
     world.settle()
     trainer = world.core.trainers[s(0)]
@@ -171,7 +171,7 @@ def test_a_metric_that_nobody_reports_stops_the_study_and_says_what_was_reported
     assert trainer.outcome is Outcome.FINISHED
 
 
-def test_a_trial_that_ends_too_early_says_how_many_reports_it_made() -> None:
+def test_the_end_of_a_trial_counts_its_missing_reports() -> None:
     world = begun(nodes=1, trials=2)
     world.settle()
     world.report(s(0), 0.5)
@@ -223,7 +223,7 @@ def test_a_sampler_that_does_not_answer_is_asked_three_times_and_as_often_again_
         assert [p.number for p in world.pending if isinstance(p, AskTrial)] == [0]
 
 
-def test_who_resumes_a_study_may_add_trials_and_takes_none_away() -> None:
+def test_a_resumed_study_may_get_more_trials_but_not_fewer() -> None:
     world = begun(nodes=0, trials=6)
     for trials, total in ((8, 8), (3, 8), (None, 8)):
         world.send(StudyStopped(S))
@@ -231,7 +231,7 @@ def test_who_resumes_a_study_may_add_trials_and_takes_none_away() -> None:
         assert world.core.studies[S].total == total
 
 
-def test_of_what_a_plan_gave_to_new_trials_the_first_one_gets_most() -> None:
+def test_the_first_new_trial_gets_the_largest_count() -> None:
     """They are alike until they have parameters, whichever of them the plan meant."""
     world = begun(nodes=3)
     world.complete(0, lambda problem: replace(generous_plan(problem), counts=((s(0), 1), (s(1), 2), (s(2), 0))))
@@ -239,9 +239,7 @@ def test_of_what_a_plan_gave_to_new_trials_the_first_one_gets_most() -> None:
 
 
 @pytest.mark.parametrize(("curve", "one_s"), [([(1, 1.0), (2, 1.5)], 1.5), ([(1, 0.0)], 1.0)])
-def test_the_time_of_a_report_is_that_on_one_node_and_the_last_20_are_kept(
-    curve: list[tuple[float, float]], one_s: float
-) -> None:
+def test_the_last_20_report_times_are_scaled_to_one_node(curve: list[tuple[float, float]], one_s: float) -> None:
     """A curve that says nothing of one node says nothing of a speed-up."""
     one = study(trials=1, rungs=(100,))
     world = World()
@@ -253,7 +251,7 @@ def test_the_time_of_a_report_is_that_on_one_node_and_the_last_20_are_kept(
     assert world.core.studies[S].report_s == [one_s] * 20
 
 
-def test_the_best_is_the_one_that_did_best_where_it_came_to_of_those_that_came_furthest() -> None:
+def test_the_best_trial_is_that_of_the_highest_rung() -> None:
     one = reached([0.9, 0.1, 0.99])
     assert one.best() is one.trials[2]
     one.trials[0].values += [0.9, 0.1]
@@ -262,7 +260,7 @@ def test_the_best_is_the_one_that_did_best_where_it_came_to_of_those_that_came_f
     assert reached([]).best() is None
 
 
-def test_of_nobody_nobody_goes_on() -> None:
+def test_the_number_of_promotions_from_a_closed_rung() -> None:
     one = reached([])
     one.exhausted = True
     assert [places(one, 0, came) for came in (0, 1, 2, 3, 6)] == [0, 1, 1, 1, 2]

@@ -9,7 +9,7 @@ import pytest
 from pilot.core.trainer.budget import SLACK_S, BudgetState, Usage, hours, seconds
 
 
-def test_node_hours_are_those_that_the_site_charges() -> None:
+def test_budgets_are_in_charged_node_hours() -> None:
     assert seconds(10.0, 0.5) == 72_000.0
     assert seconds(10.0, 1.0) == 36_000.0
     assert hours(72_000.0, 0.5) == 10.0
@@ -26,7 +26,7 @@ def test_seconds_are_summed_over_the_nodes() -> None:
     assert usage.until(99.0) == 40.0
 
 
-def test_what_has_no_budget_is_never_due() -> None:
+def test_no_budget_is_never_due() -> None:
     usage = Usage(used_s=1e12, nodes=1)
     assert (usage.due_s(), usage.check(1e12, 1.0)) == (math.inf, BudgetState())
     assert Usage(0.0).due_s() == 0.0

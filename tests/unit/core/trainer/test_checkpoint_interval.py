@@ -37,7 +37,7 @@ def test_without_grace_it_is_youngs_interval() -> None:
     assert NO_GRACE.interval_s == pytest.approx(sqrt(2 * 0.5 * HOUR_S))
 
 
-def test_what_fits_into_the_grace_leaves_the_sites_interval() -> None:
+def test_a_checkpoint_that_fits_into_the_grace_leaves_the_sites_interval() -> None:
     assert replace(NO_GRACE, grace_s=2.5).interval_s == 300.0
     assert replace(NO_GRACE, grace_s=2.49).interval_s < 300.0
     assert replace(NO_GRACE, write_s=None).interval_s == 300.0
@@ -70,14 +70,14 @@ def test_it_keeps_its_bounds() -> None:
         ),
     ],
 )
-def test_the_reason_says_what_was_measured(its: CheckpointInterval, reason: str) -> None:
+def test_the_reason_has_the_measurements(its: CheckpointInterval, reason: str) -> None:
     assert its.reason() == reason
 
 
 LEAVES = replace(NO_GRACE, write_s=20.0, end_in_s=100.0)
 
 
-def test_where_all_nodes_leave_at_a_known_time_the_last_checkpoint_is_whole_by_then() -> None:
+def test_the_last_checkpoint_is_complete_before_all_nodes_leave() -> None:
     """Its leader writes once as much time has passed since the last checkpoint as is left until writing must begin."""
     now_s, written_s = 0.0, -300.0
     while now_s < 100.0:
@@ -97,8 +97,10 @@ def test_the_last_of_a_trainers_nodes_to_leave_decides() -> None:
     assert core.checkpoint_interval(core.trainers[T]).end_in_s == math.inf
     core.handle(10.0, PoolChanged(ends=((B, 90.0),)))
     assert core.checkpoint_interval(core.trainers[T]).end_in_s == 80.0
-    told = core.handle(20.0, CheckpointPublished(T, 0, 20.0)) + core.handle(30.0, Progress(T, Generation(1), 1, 0, 32))
-    assert [command.interval_s for command in told if isinstance(command, SetCheckpointInterval)] == [48.0, 38.0]
+    commands = core.handle(20.0, CheckpointPublished(T, 0, 20.0)) + core.handle(
+        30.0, Progress(T, Generation(1), 1, 0, 32)
+    )
+    assert [command.interval_s for command in commands if isinstance(command, SetCheckpointInterval)] == [48.0, 38.0]
     core.handle(95.0, Progress(T, Generation(1), 2, 0, 64))
     assert core.checkpoint_interval(core.trainers[T]).end_in_s == 0.0, "it should have left by now"
     core.handle(95.0, PoolChanged(ends=((B, None),)))
@@ -112,7 +114,7 @@ INTERVALS = st.builds(
 
 
 @given(INTERVALS)
-def test_whatever_was_measured_it_is_at_most_the_sites_and_not_too_short(its: CheckpointInterval) -> None:
+def test_any_interval_is_at_most_the_sites_and_not_too_short(its: CheckpointInterval) -> None:
     assert min(LEAST_S, its.site_interval_s) <= its.interval_s <= its.site_interval_s
     assert its.fits or its.interval_s >= min(its.site_interval_s, (its.write_s or 0.0) / MOST_WRITING)
     assert "e+" not in its.sentence().partition(":")[0]
@@ -161,16 +163,16 @@ def test_only_the_time_in_groups_counts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told_s", "wanted_s", "tells"),
+    ("current_s", "wanted_s", "changes"),
     [(100.0, 125.0, False), (125.0, 100.0, False), (100.0, 126.0, True), (126.0, 100.0, True), (None, 80.0, False)],
 )
-def test_the_leader_is_told_of_what_differs_by_more_than_a_quarter(
-    told_s: float | None, wanted_s: float, tells: bool
+def test_the_leader_gets_an_interval_that_differs_by_more_than_a_quarter(
+    current_s: float | None, wanted_s: float, changes: bool
 ) -> None:
     trainer = trains_on(A, B).trainers[T]
-    trainer.workers[A].interval_s = told_s
+    trainer.workers[A].interval_s = current_s
     commands = adjust_interval(trainer, wanted := CheckpointInterval(wanted_s, 0.0, None, 0.0, 0))
-    assert commands == ([SetCheckpointInterval(T, A, wanted_s, wanted.reason())] if tells else [])
-    assert (trainer.workers[A].interval_s, trainer.workers[B].interval_s) == (wanted_s if tells else told_s, None)
+    assert commands == ([SetCheckpointInterval(T, A, wanted_s, wanted.reason())] if changes else [])
+    assert (trainer.workers[A].interval_s, trainer.workers[B].interval_s) == (wanted_s if changes else current_s, None)
     del trainer.workers[A]
     assert adjust_interval(trainer, NO_GRACE) == [], "its leader is gone"

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from pilot.core.commands import CheckScript
-from pilot.core.coordinator import Coordinator
 from pilot.core.curves.measured import Measured
 from pilot.core.errors import UserError
 from pilot.core.events import Progress
@@ -39,12 +38,12 @@ def spec(check: Checking = Checking.AUTO, least: int = 1, unchecked: str = "") -
         (spec(Checking.OFF, least=2), ProofState.OFF),
     ],
 )
-def test_what_a_trainer_begins_with(given: TrainerSpec, state: ProofState) -> None:
+def test_the_first_proof_of_a_trainer(given: TrainerSpec, state: ProofState) -> None:
     assert Proof.of(given).state is state
 
 
 @pytest.mark.parametrize(("least", "unchecked"), [(2, ""), (1, "it is a script for torchrun (--ddp)")])
-def test_what_cannot_be_checked_cannot_require_it(least: int, unchecked: str) -> None:
+def test_an_uncheckable_script_cannot_require_a_check(least: int, unchecked: str) -> None:
     with pytest.raises(UserError, match=r"--check require: .*; with --check auto it grows unchecked$"):
         spec(Checking.REQUIRE, least, unchecked)
 
@@ -61,7 +60,7 @@ def test_what_cannot_be_checked_cannot_require_it(least: int, unchecked: str) ->
         (ProofState.UNCHECKED, Checking.REQUIRE, False),
     ],
 )
-def test_who_may_grow(state: ProofState, checking: Checking, grows: bool) -> None:
+def test_which_trainers_may_grow(state: ProofState, checking: Checking, grows: bool) -> None:
     given = spec(checking)
     trainer = Trainer(given, Measured(given), proof=Proof(state, "why"))
     stays = trainer.stays_at()
@@ -82,7 +81,7 @@ def test_a_rate_beside_a_check_is_no_point_of_the_curve() -> None:
     assert trainer.measured.rates == {1: 10.0}
 
 
-def test_who_resumes_is_checked_anew() -> None:
+def test_a_resumed_trainer_is_checked_again() -> None:
     trainer = Trainer(spec(), Measured(spec()), proof=Proof(ProofState.DIFFERS, "its loss is a sum"))
     trainer.reopen()
     assert trainer.proof == Proof(ProofState.WAITING)
@@ -128,12 +127,3 @@ def test_where_the_checked_trial_ends_another_one_is_checked() -> None:
     world.complete(check, generous_plan, ok=False)
     assert first.proof == other.proof
     assert first.proof.state is ProofState.UNCHECKED
-
-
-def test_the_state_of_a_check_survives_a_restart() -> None:
-    world = _studied(2)
-    before = {t.id: t.proof for t in world.core.trainers.values()}
-    again = Coordinator(world.config)
-    for now_s, event, commands in world.history:
-        assert again.handle(now_s, event) == commands
-    assert {t.id: t.proof for t in again.trainers.values()} == before

@@ -41,7 +41,7 @@ def test_a_name_is_taken_as_long_as_anything_is_known_of_it() -> None:
     assert list(its.open) == [A]
 
 
-def test_the_last_that_ended_are_kept_and_so_are_all_that_have_not() -> None:
+def test_only_the_last_ended_trainers_are_kept() -> None:
     its = registry(A, B, C)
     ended(its, A)
     ended(its, C)
@@ -53,7 +53,7 @@ def test_the_last_that_ended_are_kept_and_so_are_all_that_have_not() -> None:
     assert B in its.trainers, "it has not ended"
 
 
-def test_who_goes_on_is_the_last_one_and_has_the_new_budget_or_the_old_one() -> None:
+def test_a_resumed_trainer_is_last_with_its_new_or_old_budget() -> None:
     its = registry(A, B)
     assert its.resume(TrainerResumed(A, 2.0), 1.0) is None, "it has not ended"
     its.trainers[A].usage.allow(100.0)

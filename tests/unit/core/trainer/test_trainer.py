@@ -34,7 +34,7 @@ def pool(nodes: Iterable[NodeId] = (A, B, C, D)) -> Pool:
     return made
 
 
-def test_who_goes_on_after_an_end_has_nothing_held_against_it() -> None:
+def test_a_reopened_trainer_forgets_its_failures() -> None:
     ended = trainer()
     ended.outcome, ended.reason, ended.held, ended.stops, ended.refusal = Outcome.FAILED, "why", "spent", True, "edited"
     ended.deaths_in_a_row, ended.died, ended.broken_in_a_row, ended.failed_writes = 3, {A: None}, 5, 4
@@ -75,7 +75,7 @@ def test_one_of_several_that_holds_the_state_is_enough_to_be_parked() -> None:
     assert it.parked
 
 
-def test_who_is_awaited_will_be_ready_and_is_not_slow() -> None:
+def test_slow_workers_are_not_awaited() -> None:
     it = trainer()
     it.workers = {
         A: Worker(0),
@@ -97,7 +97,7 @@ def test_a_group_is_lost_with_the_last_member_that_stays() -> None:
     assert not it.lost_all(its, {C}), "it was lost before"
 
 
-def test_a_node_that_is_lost_takes_what_was_awaited_of_it_along() -> None:
+def test_a_lost_node_ends_its_worker_and_pending_checkpoint() -> None:
     it = trainer()
     it.workers, it.writing = {A: Worker(0), B: Worker(0, alone_s=600.0)}, {A: None, B: None}
     it.lose(A, announced=True)
@@ -107,7 +107,7 @@ def test_a_node_that_is_lost_takes_what_was_awaited_of_it_along() -> None:
     assert it.reason == "; b was lost before its script had ended"
 
 
-def test_it_has_room_on_what_it_has_nothing_against() -> None:
+def test_room_excludes_nodes_set_aside() -> None:
     it, its = trainer(), pool()
     assert it.room(its) == SPEC.max_nodes, "nobody counts where nothing is set aside"
     aside = SetAside(9.0, "it failed")
@@ -121,7 +121,7 @@ def test_it_has_room_on_what_it_has_nothing_against() -> None:
     assert it.room(its) == 2
 
 
-def test_what_is_left_of_it_is_what_its_session_last_said_and_never_nothing() -> None:
+def test_the_remaining_work_follows_the_last_report_and_is_never_0() -> None:
     spec = TrainerSpec(TrainerId("t"), curve=Curve.of([(1, 10.0)]), fixed_curve=True, samples=1000.0)
     it = Trainer(spec, Measured(spec), group=Group(Generation(1), (A,)))
     assert it.left_s() == 100.0
@@ -185,7 +185,7 @@ def test_a_process_that_dies_while_its_group_forms_did_start(
 T = TrainerId("t")
 
 
-def test_changes_by_plan_notices_losses_and_deaths_are_told_apart() -> None:
+def test_rescales_notices_losses_and_deaths_have_separate_counts() -> None:
     world = World()
     world.submit(T, 1, 3)
     counts = world.core.trainers[T].counts
@@ -209,7 +209,7 @@ def test_changes_by_plan_notices_losses_and_deaths_are_told_apart() -> None:
     assert asdict(counts) == {**expected, "worker_deaths": 1}
 
 
-def test_steps_are_lost_where_a_checkpoint_is_older_than_what_was_done() -> None:
+def test_steps_after_the_loaded_checkpoint_count_as_lost() -> None:
     world = World()
     world.join(1)
     world.submit(T, 1, 1)
@@ -226,9 +226,7 @@ def test_steps_are_lost_where_a_checkpoint_is_older_than_what_was_done() -> None
 
 
 @pytest.mark.parametrize(("after", "up_s", "down_s"), [("abc", 7.0, 10.0), ("bc", 7.0, 10.0), ("b", 20.0, 7.0)])
-def test_what_a_switch_costs_counts_for_growing_also_where_nodes_were_replaced(
-    after: str, up_s: float, down_s: float
-) -> None:
+def test_a_rescale_that_replaces_nodes_counts_as_growing(after: str, up_s: float, down_s: float) -> None:
     spec = TrainerSpec(T)
     trainer = Trainer(spec, Measured(spec), grew=len(after) < 2)
     trainer.workers = {NodeId(node): Worker(0, WorkerPhase.READY) for node in "abc"}

@@ -56,6 +56,7 @@ def test_the_log_has_the_events_with_their_numbers_also_after_a_restart(
     again.post(WorkerExited(T, B, ExitCause.DIED, "killed\nby signal 9"))
     journal.close()
     assert [record.getMessage() for record in caplog.records] == [
+        "a, b joined (event 1)",
         "t: submitted, for 1 to 2 nodes (event 2)",
         "t: gets 2 nodes by plan, had 0 (event 3)",
         "t: starts on a (event 3)",

@@ -1,23 +1,37 @@
-"""From which of its files a pool is restored, and what is said of those that are damaged."""
+"""From which of its files a pool is restored, and the reports about damaged ones."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from msgspec import structs
 
 from pilot import __version__
+from pilot.cli.main import run
 from pilot.core.coordinator import Coordinator
 from pilot.core.errors import JournalError
 from pilot.core.events import Event, PoolChanged, TrainerSubmitted
-from pilot.core.ids import NodeId, TrainerId
+from pilot.core.ids import Generation, NodeId, TrainerId, TrainerUid
 from pilot.core.trainer.spec import TrainerSpec
 from pilot.rundir import segments
-from pilot.rundir.entries import Decision
+from pilot.rundir.entries import Decision, sealed
 from pilot.rundir.journal import FORMAT, Header, header_line, read
+from pilot.rundir.rundir import RunDir
 from pilot.service.durability.journal_writer import JournalWriter
-from pilot.service.durability.restore import REFUSED_MAX, Books, Restored, restore, taken
+from pilot.service.durability.restore import (
+    REFUSED_MAX,
+    Books,
+    Restored,
+    lost_generations,
+    lost_trainers,
+    restore,
+    taken,
+)
+from pilot.service.requests.launch_store import LaunchStore
+from tests.unit.service.stage import LAUNCH
 
 HEADER = Header(FORMAT, __version__, "pool-1", 1.7e9, {}, {})
 EVENTS: list[Event] = [
@@ -57,35 +71,30 @@ def snapshot(path: Path) -> Path:
     return found
 
 
-def test_whole_files_give_everything_and_nothing_is_said(path: Path) -> None:
-    found = restored(path)
-    assert (names(found), found.flaws) == (NAMES, [])
-
-
-def test_a_closed_segment_that_is_missing_costs_nothing_while_there_is_the_snapshot(path: Path) -> None:
-    segments.closed(path, 5)[0].unlink()
-    found = restored(path)
-    assert (names(found), found.flaws) == (NAMES, [])
-
-
-def test_a_damaged_snapshot_costs_nothing_while_the_segments_are_whole(path: Path) -> None:
-    snapshot(path).write_bytes(b"damage")
-    found = restored(path)
-    assert names(found) == NAMES
-    (told,) = found.flaws
-    assert f"{snapshot(path)} is damaged; the whole journal was replayed instead" in told
-
-
-@pytest.mark.parametrize(("number", "left"), [(0, list("cdef")), (1, list("abef"))])
-def test_with_both_damaged_the_others_are_there_and_what_is_missing_is_said(
-    path: Path, number: int, left: list[str]
+@pytest.mark.parametrize(
+    ("damage", "left", "flaw"),
+    [
+        (lambda _: None, NAMES, ""),
+        (lambda path: segments.closed(path, 5)[0].unlink(), NAMES, ""),  # there is the snapshot
+        (
+            lambda path: snapshot(path).write_bytes(b"damage"),
+            NAMES,
+            "is damaged; the whole journal was replayed instead",
+        ),
+        *(
+            (lambda path, n=n: (snapshot(path).unlink(), segments.closed(path, 5)[n].unlink()), left, "are missing: ")
+            for n, left in ((0, list("cdef")), (1, list("abef")))
+        ),
+    ],
+)
+def test_damage_costs_only_what_no_other_file_has(
+    path: Path, damage: Callable[[Path], object], left: list[str], flaw: str
 ) -> None:
-    snapshot(path).unlink()
-    segments.closed(path, 5)[number].unlink()
+    damage(path)
     found = restored(path)
     assert names(found) == left
-    assert len(found.missing) == 1
-    assert found.missing[0] in found.flaws
+    assert bool(found.missing) == (left != NAMES)
+    assert any(flaw in line for line in found.flaws) if flaw else found.flaws == []
 
 
 def test_an_entry_that_is_repeated_elsewhere_is_applied_once(path: Path) -> None:
@@ -134,3 +143,100 @@ def test_a_submission_that_is_missing_takes_nothing_else_with_it(path: Path) -> 
     assert found.missing == [f"entry 6 of the journal is missing: {path}"]
     again = restored(path)
     assert segments.state_bytes(again.core) == segments.state_bytes(found.core)
+
+
+# --- facts in the folders of trainers that a damaged journal lacks ---------------------------------------------------
+
+
+def spec(name: str, digit: str) -> TrainerSpec:
+    return TrainerSpec(TrainerId(name), uid=TrainerUid(digit * 32))
+
+
+@pytest.fixture
+def rundir(tmp_path: Path) -> RunDir:
+    made = RunDir(tmp_path / "run")
+    made.create()
+    return made
+
+
+def test_the_highest_generation_is_that_of_any_file_or_of_the_journal(rundir: RunDir) -> None:
+    core, launches = Coordinator(), LaunchStore(rundir, "pool", None)
+    for name, digit in (("a", "1"), ("b", "2"), ("c", "3")):
+        launches.add(spec(name, digit), LAUNCH)
+        core.handle(0.0, TrainerSubmitted(spec(name, digit)))
+    folder = rundir.trainer(TrainerId("a")) / "checkpoints"
+    for file in (
+        "g000002-s00000007.h5",
+        "g000003-s00000009.part0of2.h5",
+        "g000001-s00000001.next",
+        "g9.h5",
+        f"g{9**30}-s00000001.h5",
+        "x",
+    ):
+        (folder / file).touch()
+    named = {TrainerId("b"): Generation(4), TrainerId("gone"): Generation(8)}
+    assert lost_generations(core, launches, named) == (("a", 3), ("b", 4))
+    for file in (".g000005-s00000009.h5.12-34@host.tmp", "g000006-s00000009.h5.doubtful"):
+        (folder / file).touch()
+        assert lost_generations(core, launches, {}) == (("a", int(file.partition("-")[0].strip(".g"))),)
+
+
+def test_a_folder_that_cannot_be_read_now_is_no_reason_not_to_start(
+    rundir: RunDir, caplog: pytest.LogCaptureFixture
+) -> None:
+    core, launches = Coordinator(), LaunchStore(rundir, "pool", None)
+    launches.add(spec("a", "1"), LAUNCH)
+    core.handle(0.0, TrainerSubmitted(spec("a", "1")))
+    folder = rundir.trainer(TrainerId("a")) / "checkpoints"
+    folder.rmdir()
+    folder.touch()
+    assert lost_generations(core, launches, {}) == ()
+    assert "checkpoints: Not a directory" in caplog.text
+
+
+def test_a_trainer_is_named_that_only_its_folder_knows(rundir: RunDir) -> None:
+    core, launches = Coordinator(), LaunchStore(rundir, "pool", None)
+    for name, digit in (("kept", "1"), ("my-net", "2"), ("earlier", "3")):
+        launches.add(spec(name, digit), LAUNCH)
+    core.handle(0.0, TrainerSubmitted(spec("kept", "1")))
+    began_s = (rundir.trainer(TrainerId("kept")) / "spec.json").stat().st_mtime
+    of_an_earlier_pool = rundir.trainer(TrainerId("earlier")) / "spec.json"
+    os.utime(of_an_earlier_pool, (began_s - 1, began_s - 1))
+    told = lost_trainers(rundir, core, began_s)
+    assert ": my-net-22222222; " in told
+    assert "\n" not in told
+    core.handle(1.0, TrainerSubmitted(spec("my-net", "4")))
+    assert lost_trainers(rundir, core, began_s) == "", "it was submitted again"
+
+
+# --- another format --------------------------------------------------------------------------------------------------
+
+
+EARLIER = {"version": "0.0.9", "coordinator": "p", "started_unix_s": 1.7e9, "settings": {}, "site": {"name": "local"}}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """The run directory of a pool of an earlier version that was shut down."""
+    (tmp_path / "journal.jsonl").write_bytes(sealed({"journal": FORMAT - 1, **EARLIER}))
+    return tmp_path
+
+
+def refusal(printed: str) -> str:
+    (line,) = printed.splitlines()
+    assert f"journal.jsonl:1: not a journal of format {FORMAT} (its first line says {FORMAT - 1})" in line
+    return line
+
+
+@pytest.mark.parametrize("command", ["events", "status", "ls", "report"])
+def test_commands_about_a_past_pool(root: Path, capsys: pytest.CaptureFixture[str], command: str) -> None:
+    assert run([command, "--run-dir", str(root)]) == 2
+    refusal(capsys.readouterr().err)
+
+
+def test_the_coordinator_says_how_a_new_pool_starts(root: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    before = (root / "journal.jsonl").read_bytes()
+    assert run(["up", "--site", "local", "--run-dir", str(root)]) == 2
+    line = refusal(capfd.readouterr().err)
+    assert line.endswith("; pilot up --fresh starts a new pool and keeps this one aside")
+    assert (root / "journal.jsonl").read_bytes() == before

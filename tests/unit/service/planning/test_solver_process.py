@@ -108,16 +108,6 @@ def test_a_stuck_child_is_killed_and_dp_answers(tmp_path: Path, monkeypatch: pyt
     run(tmp_path, play, solve_limit_s=0.2)
 
 
-def test_a_child_that_died_is_replaced(tmp_path: Path) -> None:
-    async def play(solver: SolverProcess, posted: asyncio.Queue[Completion]) -> None:
-        os.kill(await warm(solver), signal.SIGKILL)
-        for number in (1, 2):
-            solver.solve(solve(number))
-            assert isinstance(await posted.get(), PlanReady)
-
-    run(tmp_path, play)
-
-
 def test_every_question_is_answered_once_and_only_the_newest_with_a_plan(tmp_path: Path) -> None:
     async def play(solver: SolverProcess, posted: asyncio.Queue[Completion]) -> None:
         os.kill(await warm(solver), signal.SIGSTOP)
@@ -193,14 +183,14 @@ def test_while_a_new_child_is_slow_to_start_dp_answers(tmp_path: Path, monkeypat
     run(tmp_path, play)
 
 
-def test_a_child_that_cannot_be_started_is_told_and_tried_again(
+def test_a_child_that_cannot_be_started_is_reported_and_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(solver_process, "AGAIN_S", 0.0)
-    told: list[str] = []
+    warnings: list[str] = []
 
     async def play(solver: SolverProcess, posted: asyncio.Queue[Completion]) -> None:
-        solver._warn = told.append
+        solver._warn = warnings.append
 
         async def refused(*_: Any, **__: Any) -> Any:
             raise BlockingIOError(11, "Resource temporarily unavailable")
@@ -211,7 +201,7 @@ def test_a_child_that_cannot_be_started_is_told_and_tried_again(
             for number in (1, 2):
                 solver.solve(solve(number))
                 assert isinstance(await posted.get(), PlanReady)
-        assert any("Resource temporarily unavailable" in text for text in told)
+        assert any("Resource temporarily unavailable" in text for text in warnings)
         solver.solve(solve(3))
         assert isinstance(await posted.get(), PlanReady)
         await warm(solver)
@@ -223,14 +213,14 @@ def test_a_child_that_cannot_be_started_is_told_and_tried_again(
     "command",
     [["pilot.service.planning.solver_child", "{}", "dp", "cbc", "1"], ["pilot.service.planning.sampler_child", "{}"]],
 )
-def test_a_child_whose_coordinator_dies_while_it_starts_says_nothing(command: list[str]) -> None:
+def test_a_child_whose_coordinator_dies_while_it_starts_prints_nothing(command: list[str]) -> None:
     reading, writing = os.pipe()
     os.close(writing)
     answers, theirs = os.pipe()
     os.close(answers)
-    told = [sys.executable, "-P", "-m", *(word.format(reading) for word in command)]
+    child = [sys.executable, "-P", "-m", *(word.format(reading) for word in command)]
     done = subprocess.run(
-        told,
+        child,
         stdin=subprocess.DEVNULL,
         stdout=theirs,
         stderr=subprocess.PIPE,
