@@ -66,7 +66,6 @@ class Journal:
     trouble = ""
     waiting_bytes = 0
     segment_is_long = False
-    last_seq = 0
 
     @property
     def last_seq(self) -> int:
