@@ -8,12 +8,12 @@ from pilot.core.errors import UserError
 from pilot.train.data.sampler import Batching
 from pilot.train.data.training_loader import Loader
 from tests.equivalence.loops import Loop
-from tests.unit.train.test_loader import Course, Noisy, made
+from tests.unit.train.positioned import FakeLoop, Noisy, made
 
 STEP, STEPS = 4, 5
 
 
-class Stepping(Course):
+class Stepping(FakeLoop):
     """Applies each step when its last batch comes back, unless that is ``void``."""
 
     void = False
@@ -26,23 +26,23 @@ class Stepping(Course):
             self.revision += self.void
 
 
-def two_of(course: Course) -> Loader:
+def two_of(loop: FakeLoop) -> Loader:
     """Two batches per step."""
-    return made(course, Noisy([()] * STEP * STEPS), Batching(total=STEP, micro=2), options={})
+    return made(loop, Noisy([()] * STEP * STEPS), Batching(total=STEP, micro=2), options={})
 
 
 def test_a_pass_begins_in_the_middle_and_a_void_step_is_repeated() -> None:
-    course = Stepping(cursor=2 * STEP, steps=2)
-    batches = two_of(course).enumerate()
+    loop = Stepping(cursor=2 * STEP, steps=2)
+    batches = two_of(loop).enumerate()
     assert [next(batches)[0] for _ in range(4)] == [4, 5, 6, 7]
-    course.void = True
+    loop.void = True
     assert next(batches)[0] == 6
-    course.void = False
+    loop.void = False
     assert [number for number, _ in batches] == [7, 8, 9]
 
 
 def test_a_process_that_comes_after_the_last_step_sees_its_numbers() -> None:
-    assert [number for number, _ in two_of(Course(cursor=STEP * STEPS, steps=STEPS)).enumerate()] == [8, 9]
+    assert [number for number, _ in two_of(FakeLoop(cursor=STEP * STEPS, steps=STEPS)).enumerate()] == [8, 9]
 
 
 @pytest.mark.parametrize("stream", [False, True])

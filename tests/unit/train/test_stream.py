@@ -19,7 +19,7 @@ from pilot.train.data.sampler import Batching
 from pilot.train.data.stream import StreamBatches
 from pilot.train.data.training_loader import Stream
 from tests.equivalence.loops import Loop
-from tests.unit.train.test_loader import Course, all_steps, batchings, changes
+from tests.unit.train.positioned import FakeLoop, all_steps, batchings, changes
 
 
 class Numbers(IterableDataset[int]):
@@ -41,7 +41,7 @@ class Seekable(Numbers):
 
 
 @dataclass
-class Reading(Course):
+class Reading(FakeLoop):
     """It learns how long its epoch is."""
 
     length: int | None = None
@@ -58,32 +58,32 @@ class Reading(Course):
 def test_the_ranks_take_each_sample_once_whatever_happens_to_the_group(
     length: int, batching: Batching, changes: list[tuple[int, bool]], source: type[Numbers]
 ) -> None:
-    courses = [Reading(rank, 4) for rank in range(4)]
-    streams = [Stream(StreamBatches(course, source(length), batching)) for course in courses]
+    loops = [Reading(rank, 4) for rank in range(4)]
+    streams = [Stream(StreamBatches(loop, source(length), batching)) for loop in loops]
     taken: list[int] = []
-    for batches, void in all_steps(streams, courses, changes):
+    for batches, void in all_steps(streams, loops, changes):
         assert all(len(batch) for batch in batches)
         taken += [] if void else sorted(number for batch in batches for number in batch.tolist())
     assert taken == list(range(length))
-    assert courses[0].length == length
+    assert loops[0].length == length
 
 
 def test_a_rank_holds_its_share_only_and_reads_nothing_ahead() -> None:
-    course, source = Reading(rank=1, size=2), Numbers(100)
-    stream = Stream(StreamBatches(course, source, Batching(per_node=4)))
+    loop, source = Reading(rank=1, size=2), Numbers(100)
+    stream = Stream(StreamBatches(loop, source, Batching(per_node=4)))
     iterator = iter(stream)
     assert next(iterator).tolist() == [4, 5, 6, 7]
     assert source.read == list(range(8))
 
 
 def test_drop_last_leaves_out_the_step_that_is_not_full() -> None:
-    course = Reading(rank=0, size=1)
+    loop = Reading(rank=0, size=1)
     batches = []
-    for batch in Stream(StreamBatches(course, Numbers(10), Batching(total=4, drop_last=True))):
+    for batch in Stream(StreamBatches(loop, Numbers(10), Batching(total=4, drop_last=True))):
         batches.append(batch.tolist())
-        course.cursor += 4
+        loop.cursor += 4
     assert batches == [[0, 1, 2, 3], [4, 5, 6, 7]]
-    assert course.length == 10
+    assert loop.length == 10
 
 
 @pytest.mark.parametrize("workers", [0, 1])
