@@ -58,7 +58,7 @@ class NoisyAtOnce(Noisy):
 
 @dataclass
 class FakeLoop:
-    """A session positioned wherever the test says; its training loop draws random numbers, too."""
+    """A session at a position that the test sets; its training loop draws random numbers, too."""
 
     rank: int = 0
     size: int = 1
