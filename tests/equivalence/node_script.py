@@ -110,14 +110,14 @@ def train(*, sharded: bool = False, mixed: bool = False) -> dict[str, torch.Tens
             dataset, lambda batch: {"error": nn.functional.mse_loss(model(batch[0]), batch[1])}, 3
         )
         session.state["errors"] = [*session.state.get("errors", []), measured["error"]]
-    kept = {name: _whole(tensor).clone() for name, tensor in model.state_dict().items()}
+    kept = {name: _gathered(tensor).clone() for name, tensor in model.state_dict().items()}
     return kept | {"errors": torch.tensor(session.state["errors"])}
 
 
-def _whole(tensor: torch.Tensor) -> torch.Tensor:
+def _gathered(tensor: torch.Tensor) -> torch.Tensor:
     gather = getattr(tensor, "full_tensor", None)
-    whole: torch.Tensor = gather() if gather is not None else tensor
-    return whole
+    gathered: torch.Tensor = gather() if gather is not None else tensor
+    return gathered
 
 
 def main() -> None:

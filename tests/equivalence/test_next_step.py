@@ -108,7 +108,7 @@ def test_gradients_of_each_of_two_optimizers_are_compared(other: str) -> None:
 
 
 def test_sums_that_a_script_changes_do_not_count() -> None:
-    """Noise of its own, say."""
+    """As with noise of its own."""
 
     def script() -> None:
         loop = Hidden(FIXED)

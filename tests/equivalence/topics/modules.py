@@ -1,4 +1,4 @@
-"""Layers that keep state, draw, see the whole batch, or compute their weights."""
+"""Layers that keep state, draw, use the complete batch, or compute their weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``pilot/train`` reads no code of the script, searches no heap, and writes into no object's memory; it looks at frames
+"""``pilot/train`` reads no code of the script, searches no heap, and writes into no object's memory; it inspects frames
 only to name a file and a line, and the check at the values of variables.
 """
 
@@ -37,7 +37,7 @@ FRAMES = {
     "tb_frame",
     "walk_stack",
 }
-LOOK_AT_FRAMES = {"script/refusal.py", "check"}
+MAY_INSPECT_FRAMES = {"script/refusal.py", "check"}
 
 
 def used(code: str) -> Iterator[str]:
@@ -56,7 +56,7 @@ def used(code: str) -> Iterator[str]:
 
 
 def forbidden(path: str) -> set[str]:
-    sees_frames = path in LOOK_AT_FRAMES or path.partition("/")[0] in LOOK_AT_FRAMES
+    sees_frames = path in MAY_INSPECT_FRAMES or path.partition("/")[0] in MAY_INSPECT_FRAMES
     return READING if sees_frames else READING | FRAMES
 
 

@@ -41,7 +41,7 @@ def test_each_epoch_has_its_order_in_whatever_turn_they_come() -> None:
         assert long.indices(epoch, 10, 14).tolist() == shuffled(3, MAX_AT_ONCE + 5).indices(epoch, 10, 14).tolist()
 
 
-def test_an_order_that_is_held_as_a_whole_is_one_block_whatever_its_length() -> None:
+def test_a_complete_order_is_one_block_whatever_its_length() -> None:
     assert shuffled(7, 70_000).indices(2, 0, 70_000).tolist() == permutation(7, 2, 70_000).tolist()
 
 
@@ -67,11 +67,11 @@ def test_a_bijection_gives_each_number_once(length: int) -> None:
 
 def test_an_order_in_blocks_does_not_depend_on_how_it_is_read() -> None:
     """And a piece in the middle of an epoch of any length costs a block, not the epoch."""
-    whole = shuffled(3, MAX_AT_ONCE + 5).indices(2, 0, MAX_AT_ONCE + 5).tolist()
-    assert sorted(whole) == list(range(MAX_AT_ONCE + 5))
-    assert shuffled(3, MAX_AT_ONCE + 5).indices(2, 16_380, 16_390).tolist() == whole[16_380:16_390]
-    assert shuffled(3, MAX_AT_ONCE + 5).indices(2, MAX_AT_ONCE, MAX_AT_ONCE + 5).tolist() == whole[MAX_AT_ONCE:]
-    assert shuffled(3, MAX_AT_ONCE + 5).indices(3, 0, 50).tolist() != whole[:50]
+    complete = shuffled(3, MAX_AT_ONCE + 5).indices(2, 0, MAX_AT_ONCE + 5).tolist()
+    assert sorted(complete) == list(range(MAX_AT_ONCE + 5))
+    assert shuffled(3, MAX_AT_ONCE + 5).indices(2, 16_380, 16_390).tolist() == complete[16_380:16_390]
+    assert shuffled(3, MAX_AT_ONCE + 5).indices(2, MAX_AT_ONCE, MAX_AT_ONCE + 5).tolist() == complete[MAX_AT_ONCE:]
+    assert shuffled(3, MAX_AT_ONCE + 5).indices(3, 0, 50).tolist() != complete[:50]
     assert len(set(shuffled(3, 10**12).indices(4, 10**11, 10**11 + 100).tolist())) == 100
 
 
@@ -115,10 +115,10 @@ def test_over_many_epochs_a_sample_comes_in_each_place_equally_often() -> None:
 
 def test_drawing_does_not_depend_on_how_positions_are_divided() -> None:
     drawn = Drawn(3, 10, 1 << 18)
-    whole = drawn.indices(1, 0, 1 << 18).tolist()
+    complete = drawn.indices(1, 0, 1 << 18).tolist()
     edges = [0, 1, 65_535, 65_536, 65_537, 200_000, 1 << 18]
     parts = [drawn.indices(1, start, stop).tolist() for start, stop in itertools.pairwise(edges)]
-    assert [index for part in parts for index in part] == whole
-    assert Drawn(3, 10, 10**12).indices(1, 65_530, 65_540).tolist() == whole[65_530:65_540]
-    assert np.bincount(whole, minlength=10).min() > 0.95 * len(whole) / 10
-    assert whole[:100] != drawn.indices(2, 0, 100).tolist()
+    assert [index for part in parts for index in part] == complete
+    assert Drawn(3, 10, 10**12).indices(1, 65_530, 65_540).tolist() == complete[65_530:65_540]
+    assert np.bincount(complete, minlength=10).min() > 0.95 * len(complete) / 10
+    assert complete[:100] != drawn.indices(2, 0, 100).tolist()

@@ -25,7 +25,7 @@ DEADLINE_S = 30.0
 
 
 class Rank:
-    """One rank; ``told`` is what its saver says."""
+    """One rank; ``outcomes``: the messages of its saver."""
 
     def __init__(self, directory: Path, interval_s: float = 0.0) -> None:
         torch.manual_seed(0)
@@ -33,9 +33,9 @@ class Rank:
         optimizer = torch.optim.Adam(model.parameters())
         model(torch.randn(8, 64)).sum().backward()
         optimizer.step()
-        self.told: queue.SimpleQueue[wire.CheckpointWritten] = queue.SimpleQueue()
+        self.outcomes: queue.SimpleQueue[wire.CheckpointWritten] = queue.SimpleQueue()
         self.training = Training(model, optimizer, None, "step", LearningRate("none"))
-        self.saver = Saver("t1", "", directory, 3, self.told.put)
+        self.saver = Saver("t1", "", directory, 3, self.outcomes.put)
         self.periodic = Periodic(self.saver, self.training, NextSteps(self.training, discard), interval_s)
 
     def buffer(self) -> torch.Tensor:
@@ -65,13 +65,13 @@ def step(ranks: list[Rank], generation: int = 1) -> None:
         rank.periodic.stepped(group, Words.read(sums))
 
 
-def steps_until_told(ranks: list[Rank], by: int = 0, generation: int = 1) -> wire.CheckpointWritten:
+def steps_until_outcome(ranks: list[Rank], by: int = 0, generation: int = 1) -> wire.CheckpointWritten:
     """Steps until rank ``by`` reports the outcome of a checkpoint."""
     end_s = time.monotonic() + DEADLINE_S
     while time.monotonic() < end_s:
         step(ranks, generation)
         try:
-            return ranks[by].told.get(timeout=0.01)
+            return ranks[by].outcomes.get(timeout=0.01)
         except queue.Empty:
             continue
     raise AssertionError("no checkpoint")
@@ -86,7 +86,7 @@ def settle(ranks: list[Rank]) -> None:
 @pytest.mark.parametrize("count", [2, 3])
 def test_the_parts_of_all_ranks_make_one_checkpoint(tmp_path: Path, count: int) -> None:
     ranks = ranks_in(tmp_path, count)
-    done = steps_until_told(ranks)
+    done = steps_until_outcome(ranks)
     assert done.error == ""
     assert store.verify(Path(done.path)) == []
     loaded = store.load(Path(done.path))
@@ -95,7 +95,7 @@ def test_the_parts_of_all_ranks_make_one_checkpoint(tmp_path: Path, count: int) 
         assert torch.equal(loaded.state["model"][name], tensor), name
     assert len(list(tmp_path.glob(f"*s{done.step:08d}.part*"))) == count
     assert done.alone_s > done.seconds > 0
-    assert all(rank.told.empty() for rank in ranks[1:])
+    assert all(rank.outcomes.empty() for rank in ranks[1:])
     settle(ranks)
 
 
@@ -106,7 +106,7 @@ def test_a_state_is_saved_as_it_was_after_the_agreed_step(tmp_path: Path) -> Non
     for rank in ranks:
         with torch.no_grad():
             rank.training.model.get_parameter("0.weight").add_(1.0)
-    done = steps_until_told(ranks)
+    done = steps_until_outcome(ranks)
     assert done.step == 1
     assert torch.equal(store.load(Path(done.path)).state["model"]["0.weight"], weight)
     settle(ranks)
@@ -116,32 +116,32 @@ def test_ranks_whose_parameters_differ_make_no_checkpoint_and_the_leader_then_wr
     ranks = ranks_in(tmp_path, 2)
     with torch.no_grad():
         ranks[1].training.model.get_parameter("2.bias").add_(1e-6)
-    failed = steps_until_told(ranks)
+    failed = steps_until_outcome(ranks)
     assert "differs from part 0 in what the ranks share" in failed.error
     assert store.listing(tmp_path) == []
-    done = steps_until_told(ranks)
+    done = steps_until_outcome(ranks)
     assert done.error == ""
     ranks[0].saver.wait()
     assert [path.name for path in tmp_path.iterdir()] == [names.checkpoint_name(1, done.step)]
-    assert "differs" in steps_until_told(ranks, generation=2).error, "another generation has another chance"
+    assert "differs" in steps_until_outcome(ranks, generation=2).error, "another generation has another chance"
     settle(ranks)
 
 
 def test_a_rank_that_cannot_write_says_why_and_the_leader_then_writes_the_whole(tmp_path: Path) -> None:
     (tmp_path / "a file").touch()
     ranks = [Rank(tmp_path / "here"), Rank(tmp_path / "a file" / "there")]
-    failed = steps_until_told(ranks)
+    failed = steps_until_outcome(ranks)
     assert "part1of2.h5: the file is missing" in failed.error
-    assert "Not a directory" in ranks[1].told.get(timeout=DEADLINE_S).error
-    assert steps_until_told(ranks).error == ""
+    assert "Not a directory" in ranks[1].outcomes.get(timeout=DEADLINE_S).error
+    assert steps_until_outcome(ranks).error == ""
     settle(ranks)
 
 
 def test_a_leader_that_cannot_write_says_so_once(tmp_path: Path) -> None:
     (tmp_path / "a file").touch()
     ranks = [Rank(tmp_path / "a file" / "there"), Rank(tmp_path / "here")]
-    assert "Not a directory" in steps_until_told(ranks).error
-    second = steps_until_told(ranks)
+    assert "Not a directory" in steps_until_outcome(ranks).error
+    second = steps_until_outcome(ranks)
     assert "Not a directory" in second.error
     assert second.step > 1
     settle(ranks)
@@ -152,7 +152,7 @@ def test_a_regroup_gives_the_checkpoint_up_and_the_next_one_is_due_at_once(tmp_p
     step(ranks)
     settle(ranks[:1])
     survivors = ranks[1:]
-    done = steps_until_told(survivors, generation=2)
+    done = steps_until_outcome(survivors, generation=2)
     assert done.generation == 2
     survivors[0].saver.wait()
     left = [entry.path.name for entry in names.parts(tmp_path)]
@@ -162,7 +162,7 @@ def test_a_regroup_gives_the_checkpoint_up_and_the_next_one_is_due_at_once(tmp_p
 
 def test_a_group_of_one_writes_the_whole(tmp_path: Path) -> None:
     ranks = [Rank(tmp_path)]
-    done = steps_until_told(ranks)
+    done = steps_until_outcome(ranks)
     settle(ranks)  # another one may have begun
     assert names.checkpoint_name(1, done.step) in {path.name for path in tmp_path.iterdir()}
     assert not [*names.parts(tmp_path)]

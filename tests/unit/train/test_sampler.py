@@ -157,7 +157,7 @@ def test_every_version_divides_an_epoch_alike() -> None:
 
 
 def divided(rng: random.Random) -> list[object]:
-    """Everything that a batching says about an epoch, for one choice of its parameters."""
+    """All results of a batching for an epoch, for one choice of its parameters."""
     ranks = rng.choice((1, 1, 2, 3))
     per_node = rng.choice((None, rng.randint(1, 9)))
     batching = Batching(
@@ -178,7 +178,7 @@ def divided(rng: random.Random) -> list[object]:
     return found
 
 
-def test_a_whole_number_of_numpy_is_one() -> None:
+def test_an_integer_of_numpy_is_accepted() -> None:
     batching = Batching(total=np.int64(4), micro=np.int32(2))  # type: ignore[arg-type]  # as from a search over sizes
     assert [type(size) for size in (batching.total, batching.micro)] == [int, int]
     assert batching == Batching(total=4, micro=2)

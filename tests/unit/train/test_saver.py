@@ -24,7 +24,7 @@ GROUP = Membership(2, 0, 1)
 
 
 def write(rank: Rank, directory: Path, number: int) -> None:
-    one = Saver("t1", "", directory, 3, rank.told.put, per_node=2)
+    one = Saver("t1", "", directory, 3, rank.outcomes.put, per_node=2)
     state = own_rows(rank.training.encoded(), number, 2)
     one.write(1, 5, state, asked=True, part=(number, rank.training.shared()))
 
@@ -50,10 +50,10 @@ def test_a_part_that_is_written_for_long_is_awaited(tmp_path: Path, limit_s: flo
     began_s = time.monotonic()
     write(first, tmp_path, 0)
     while time.monotonic() < began_s + 3 * limit_s:
-        assert first.told.empty()
+        assert first.outcomes.empty()
         time.sleep(0.01)
     write(second, tmp_path, 1)
-    done = first.told.get(timeout=DEADLINE_S)
+    done = first.outcomes.get(timeout=DEADLINE_S)
     over.set()
     writer.join()
     assert (done.error, done.step) == ("", 5)
@@ -64,16 +64,16 @@ def test_a_part_that_is_written_for_long_is_awaited(tmp_path: Path, limit_s: flo
 def test_a_part_that_nobody_writes_is_not(tmp_path: Path) -> None:
     first = Rank(tmp_path)
     write(first, tmp_path, 0)
-    assert first.told.get(timeout=DEADLINE_S).error == "g000001-s00000005.part1of2.h5: the file is missing"
+    assert first.outcomes.get(timeout=DEADLINE_S).error == "g000001-s00000005.part1of2.h5: the file is missing"
 
 
 def test_a_trainer_that_starts_from_another_may_have_fewer_epochs_and_one_that_resumes_may_not(tmp_path: Path) -> None:
     other, own = tmp_path / "other" / "checkpoints", tmp_path / "own" / "checkpoints"
     for directory in (other, own):
         directory.mkdir(parents=True)
-    whole = Rank(other)
-    whole.training.ends_at(ALL_EPOCHS, 20)
-    written = store.write(other, 1, 5, whole.training.encoded(), 3)
+    source = Rank(other)
+    source.training.ends_at(ALL_EPOCHS, 20)
+    written = store.write(other, 1, 5, source.training.encoded(), 3)
     trainer_folder.start_from(own.parent, [str(written.path)])
     resumed, started = Rank(other), Rank(own)
     for rank in (resumed, started):
@@ -130,14 +130,14 @@ def test_a_checkpoint_to_start_from_that_cannot_be_read_is_not_left_out(tmp_path
         one.load(GROUP, pytest.fail, None)
 
 
-def test_what_comes_back_soon_is_loaded_and_both_are_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    directory, told = tmp_path / "checkpoints", list[str]()
+def test_a_folder_that_returns_soon_is_loaded_and_noted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory, notes = tmp_path / "checkpoints", list[str]()
     rank = Rank(directory)
     store.write(directory, 1, 5, rank.training.encoded(), 3)
     away = directory.rename(tmp_path / "away")
     monkeypatch.setattr(saver, "_READ_AGAIN_S", (0.0, 0.0, 0.0))
     pauses = iter([lambda: None, lambda: away.rename(directory)])
     monkeypatch.setattr(saver.time, "sleep", lambda _: next(pauses)())
-    assert rank.saver.load(GROUP, told.append, None) is not None
+    assert rank.saver.load(GROUP, notes.append, None) is not None
     why = f"cannot read the folder {directory}: No such file or directory"
-    assert told == [f"its state cannot be loaded now, which is tried again: {why}"]
+    assert notes == [f"its state cannot be loaded now, which is tried again: {why}"]

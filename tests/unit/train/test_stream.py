@@ -19,7 +19,7 @@ from pilot.train.data.sampler import Batching
 from pilot.train.data.stream import StreamBatches
 from pilot.train.data.training_loader import Stream
 from tests.equivalence.loops import Loop
-from tests.unit.train.test_loader import LoopView, all_steps, batchings, changes
+from tests.unit.train.positioned import FakeLoop, all_steps, batchings, changes
 
 
 class Numbers(IterableDataset[int]):
@@ -41,7 +41,7 @@ class Seekable(Numbers):
 
 
 @dataclass
-class Reading(LoopView):
+class Reading(FakeLoop):
     """It learns how long its epoch is."""
 
     length: int | None = None
@@ -58,14 +58,14 @@ class Reading(LoopView):
 def test_the_ranks_take_each_sample_once_whatever_happens_to_the_group(
     length: int, batching: Batching, changes: list[tuple[int, bool]], source: type[Numbers]
 ) -> None:
-    courses = [Reading(rank, 4) for rank in range(4)]
-    streams = [Stream(StreamBatches(loop, source(length), batching)) for loop in courses]
+    loops = [Reading(rank, 4) for rank in range(4)]
+    streams = [Stream(StreamBatches(loop, source(length), batching)) for loop in loops]
     taken: list[int] = []
-    for batches, void in all_steps(streams, courses, changes):
+    for batches, void in all_steps(streams, loops, changes):
         assert all(len(batch) for batch in batches)
         taken += [] if void else sorted(number for batch in batches for number in batch.tolist())
     assert taken == list(range(length))
-    assert courses[0].length == length
+    assert loops[0].length == length
 
 
 def test_a_rank_holds_its_share_only_and_reads_nothing_ahead() -> None:
