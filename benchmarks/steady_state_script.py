@@ -41,16 +41,16 @@ def main() -> None:
     plain: dict[str, Plain] = {}
     for _ in session.epochs(arguments.rounds):
         times, waits, used = [], [], []
-        started_s, waited_s, began_s = time.perf_counter(), session._step.waited_s, time.process_time()
+        started_s, waited_s, began_s = time.perf_counter(), session._step.summing.waited_s, time.process_time()
         for x, y in loader:
             optimizer.zero_grad()
             loss = nn.functional.cross_entropy(model(x), y)
             loss.backward()
             session.step(loss)
             times.append(time.perf_counter() - started_s)
-            waits.append(session._step.waited_s - waited_s)
+            waits.append(session._step.summing.waited_s - waited_s)
             used.append(time.process_time() - began_s)
-            started_s, waited_s, began_s = time.perf_counter(), session._step.waited_s, time.process_time()
+            started_s, waited_s, began_s = time.perf_counter(), session._step.summing.waited_s, time.process_time()
         ours = {"pilot_s": times, "wait_s": waits, "pilot_cpu_s": used}
         if not plain:
             plain = peers(arguments.subject, samples, arguments.folder, session.rank)

@@ -1,8 +1,8 @@
-"""What each event does, and which phase of a trainer follows which: two tables that cover the whole core.
+"""The effects of each event, and the order of phases: tables that cover the core.
 
-Nothing is decided here: :mod:`pilot.core.coordinator` and :mod:`pilot.core.trainer.transitions` note events, and a
-trainer's phase follows from its facts. The property tests check both tables, in both directions, against all that they
-play; ARCHITECTURE.md shows them.
+Nothing is decided here: :mod:`pilot.core.coordinator` and :mod:`pilot.core.trainer.transitions` record events, and
+phases follow from the facts. The property tests check the tables, in both directions, against all that they play;
+ARCHITECTURE.md shows them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pilot.core.trainer.trainer import Phase, WorkerPhase
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What is ``noted`` for an event, and when it makes a new problem (``asks``; "": never)."""
+    """The records of an event (``noted``), and when it makes a new problem (``asks``; "": never)."""
 
     event: type[e.Event]
     noted: str
@@ -28,8 +28,8 @@ class Effect:
 EFFECTS = (
     Effect(
         e.PoolChanged,
-        "nodes come (in a drain they are leaving at once); leaving and lost ones leave their targets; a group with a "
-        "lost member, and one that forms with a leaving one, is dissolved",
+        "nodes come (in a drain they leave at once); nodes that got a notice, and lost ones, leave their targets; a "
+        "group with a lost member, and one that forms with a noticed one, is dissolved",
         "if a node came, or one that was counted on left",
     ),
     Effect(

@@ -1,1 +1,1 @@
-"""What runs on a node: the agent, its guardian, the fork server; workers and rank processes are its children."""
+"""The programs on a node: the agent, its guardian, the fork server; workers and rank processes are its children."""

@@ -25,7 +25,6 @@ from typing import assert_never
 from pilot.agent import diagnosis
 from pilot.agent.departure import Departure, Shutdown
 from pilot.agent.events_effects import (
-    CannotJoin,
     CoordinatorLost,
     CoordinatorMessage,
     Effect,
@@ -35,10 +34,10 @@ from pilot.agent.events_effects import (
     KillWorker,
     LogLine,
     PoolOver,
+    ProcessFailed,
     RankEnded,
     Send,
     SendToWorker,
-    Stopped,
     Ticked,
     Watch,
     Watched,
@@ -61,10 +60,10 @@ from pilot.core.events import StallFinding, Unloaded
 from pilot.protocol import wire
 
 STOP_LIMIT_S = 30.0
-"""How long a worker may take to stop; the leader's, after the loop, as long as ``StopWorker`` says."""
+"""The time that a worker may take to stop, unless ``StopWorker`` allows a leader longer for the code after its loop."""
 
 FINALIZE_LIMIT_S = 10.0
-"""How long rank processes may outlive their worker, to leave MPI together."""
+"""The time that rank processes may outlive their worker, to leave MPI together."""
 
 LEFT = "its training process left the group but does not end"
 _NOBODY = "no worker of {} runs on this node"
@@ -123,10 +122,9 @@ class AgentState:
                 return [Send(event)] if (event.trainer, event.generation) in self.groups else []
             case wire.PeersUnreached():
                 return [Send(event)]
-            case Stopped():
-                return self._stopped(event)
-            case CannotJoin(trainer, reason):
-                return self._kill(trainer, reason)
+            case ProcessFailed(trainer, generation, reason):
+                give_up = generation and trainer in self.workers
+                return self._give_up((trainer, generation), reason) if give_up else self._kill(trainer, reason)
             case Watched():
                 return self._watched(event)
             case wire.Noticed():
@@ -301,15 +299,6 @@ class AgentState:
             return self._give_up(key, diagnosis.on_rank(event))
         self.groups.discard(key)
         return []
-
-    def _stopped(self, event: Stopped) -> list[Effect]:
-        worker = self.workers.get(event.trainer)
-        if worker is None:
-            return []
-        reason = f"stopped (SIGSTOP) for {event.stopped_s:.0f} s"
-        if event.generation:
-            return self._give_up((event.trainer, event.generation), f"a rank process was {reason}")
-        return self._kill(event.trainer, f"{reason}, then killed")
 
     def _kill(self, trainer: str, reason: str) -> list[Effect]:
         """Kill a worker that is of no use; ``reason`` becomes the detail of its end."""

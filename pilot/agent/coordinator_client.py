@@ -111,7 +111,7 @@ class CoordinatorClient:
                 if self._whereabouts.now != where:
                     return None
             opening.result()
-        except Unreachable:
+        except OSError:  # no connection in time, or it was refused
             return None
         except WrongServer as failure:
             if self.joined.is_set():  # another server may have got the old port
@@ -153,10 +153,6 @@ COORDINATOR = Limits(frame_bytes=wire.MAX_FRAME_BYTES, unsent_bytes=64 << 20, ra
 """Our own coordinator is trusted, but may have bugs."""
 
 
-class Unreachable(Exception):
-    """Nobody answered at the endpoint in time."""
-
-
 class CoordinatorLink:
     """A connection to the coordinator. ``take`` is called with each message.
 
@@ -170,21 +166,10 @@ class CoordinatorLink:
         self._link: transport.Link | None = None
 
     async def open(self, limit_s: float) -> None:
-        """Connect and show our token.
-
-        Raises
-        ------
-        Unreachable
-            No connection within ``limit_s``, or it was refused.
-        WrongServer
-            Another server answers there.
-        """
+        """Connect within ``limit_s`` and show our token; see :func:`pilot.protocol.transport.connect`."""
         host, port = self._connection.address
-        try:
-            async with asyncio.timeout(limit_s):
-                self._link = await transport.connect(host, port, self._connection.certificate, self, COORDINATOR)
-        except OSError:  # TimeoutError is one
-            raise Unreachable from None
+        async with asyncio.timeout(limit_s):
+            self._link = await transport.connect(host, port, self._connection.certificate, self, COORDINATOR)
         self.send(wire.Credentials(wire.PROTOCOL, __version__, self._connection.enrolment))
 
     def send(self, message: wire.Message) -> None:

@@ -22,13 +22,13 @@ from pilot.core.ids import Generation, NodeId, TrainerId
 from pilot.protocol import wire
 
 WALLTIME_MARGIN_S = 5.0
-"""How much earlier than its grace before the wall time's end a pilot gives notice."""
+"""A pilot gives notice so much earlier than its grace before the wall time's end."""
 
 _WALLTIME = "wall time"
 """The notice that a pilot gives itself. Its deadline is the wall time's end, whatever the site's grace is."""
 
 _IMPATIENT = "signal SIGINT"
-"""From a terminal (Ctrl-C): a second one ends the agent at once."""
+"""The notice of Ctrl-C in a terminal: a second one ends the agent at once."""
 
 _FAREWELL_MIN_S = 60.0
 _FAREWELL_SHARE = 0.9
@@ -37,16 +37,17 @@ _PATIENCE_SHARE = 1 / 4
 _MARGIN_SHARE = 0.1
 _MARGIN_MAX_S = 1.0
 _WALLTIME_EXIT_S = 2.0
-"""How long before the wall time's end to exit (within WALLTIME_MARGIN_S): on a busy node, ending all processes takes
-more than a second."""
+"""The agent exits so long before the wall time's end (within WALLTIME_MARGIN_S): on a busy node, ending all processes
+takes more than a second.
+"""
 _LEASE_SHARE = 0.2
 _LEASE_MARGIN_MAX_S = 10.0
-"""How long before the lease's end its groups are asked to pause; those still training at its end are killed."""
+"""Groups are asked to pause so long before the lease's end; those still training at its end are killed."""
 
 
 @dataclass(slots=True)
 class Departure:
-    """What an agent knows about its end."""
+    """An agent's knowledge of its own end."""
 
     own_grace_s: float | None = None  #: this pilot's grace, if its batch script overrides the site's
     walltime_end_s: float = math.inf  #: when the job ends, on the clock of ``now_s``
@@ -146,7 +147,7 @@ class Departure:
 
 
 HERE = NodeId("")
-"""In an order that the agent itself gives: its own node."""
+"""The agent's own node, in orders that the agent itself gives."""
 
 
 class Shutdown:

@@ -56,19 +56,11 @@ class RankEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class Stopped:
-    """A process was in state T for ``stopped_s``: the worker of ``trainer`` (``generation`` 0) or a rank process."""
+class ProcessFailed:
+    """The worker of ``trainer`` (``generation`` 0) or a rank process is of no use, because of ``reason``."""
 
     trainer: str
     generation: int
-    stopped_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class CannotJoin:
-    """No rank process can be started for the worker of ``trainer``, because of this node."""
-
-    trainer: str
     reason: str
 
 
@@ -106,8 +98,7 @@ Event = (
     | wire.RankAddress
     | wire.RankJoined
     | wire.PeersUnreached
-    | Stopped
-    | CannotJoin
+    | ProcessFailed
     | Watched
     | wire.Noticed
     | CoordinatorLost

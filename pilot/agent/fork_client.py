@@ -56,7 +56,9 @@ class ForkClient:
         return self._process.pid
 
     def preload(self, file: Path, unfit: Sequence[str]) -> None:
-        """Have it import the modules listed in ``file`` (:mod:`pilot.submission.installed`), but none of ``unfit``."""
+        """Have the server import the modules listed in ``file`` (:mod:`pilot.submission.installed`), but none of
+        ``unfit``.
+        """
         with suppress(*_ENDED, BlockingIOError):
             self._channel.send(json.dumps(["preload", str(file), list(unfit)]).encode())
 

@@ -8,11 +8,11 @@ Packets to it: a :class:`~pilot.submission.submission.ForkJob` as JSON, with thr
 socket, its log, the log's folder); or ``["preload", file, unfit]``: import what scripts imported before
 (:mod:`pilot.agent.preload`), between jobs.
 
-Packets from it, as JSON: ``["ready", seconds, threads]`` or ``["failed", why]`` once; for each job ``["forked", life,
-pid]`` and ``["exited", life, status]`` (as of ``os.waitstatus_to_exitcode``), or ``["declined", life, why]``: it must
-be given to a server that has preloaded nothing, or ``["unforked", life, why]``: the node refused it; ``["importing",
-module]`` before each import, ``["preloaded", packages]`` after the last one, and ``["unfit", module, why]`` if it must
-not fork any more because of a module; then it ends.
+Packets from it, as JSON: ``["ready", seconds, threads]`` or ``["failed", why]`` once; for each job ``["forked", number,
+pid]`` and ``["exited", number, status]`` (as of ``os.waitstatus_to_exitcode``), or ``["declined", number, why]``: it
+must be given to a server that has preloaded nothing, or ``["unforked", number, why]``: the node refused it;
+``["importing", module]`` before each import, ``["preloaded", packages]`` after the last one, and ``["unfit", module,
+why]`` if it must not fork any more because of a module; then it ends.
 """
 
 from __future__ import annotations
@@ -100,11 +100,11 @@ def serve(channel: socket.socket) -> ForkJob | None:
     from pilot.submission import installed
     from pilot.submission.submission import ForkJob
 
-    lives: dict[int, int] = {}
+    forked: dict[int, int] = {}
 
     def report_exits(*_: object) -> None:
-        for pid, status in reap_among(lives):
-            _send(channel, "exited", lives.pop(pid), os.waitstatus_to_exitcode(status))
+        for pid, status in reap_among(forked):
+            _send(channel, "exited", forked.pop(pid), os.waitstatus_to_exitcode(status))
 
     preloader = Preloader()
     while True:
@@ -131,9 +131,9 @@ def serve(channel: socket.socket) -> ForkJob | None:
                 return job
             for descriptor in descriptors:
                 os.close(descriptor)
-            _send(channel, outcome, job.life, found)
+            _send(channel, outcome, job.number, found)
             if isinstance(found, int):
-                lives[found] = job.life
+                forked[found] = job.number
 
 
 def _fork(job: ForkJob, preloader: Preloader) -> tuple[str, int | str]:
@@ -164,7 +164,7 @@ def _preload_one(channel: socket.socket, preloader: Preloader) -> None:
 
 
 def become_worker(job: ForkJob, descriptors: Sequence[int]) -> None:
-    """In the forked process: set up its own session, log, environment, and signal handling."""
+    """Set up the forked process: its own session, log, environment, and signal handling."""
     control, log, logs = descriptors
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.register_at_fork(after_in_child=_default_signals)
@@ -260,7 +260,7 @@ def _ignore(*_: object) -> None:
 
 
 CHECK_EVERY_BYTES = 1 << 20
-"""How much one process writes before it checks the log's length; others may write to it, too."""
+"""One process writes so much before it checks the log's length; others may write to it, too."""
 
 
 class Log(io.FileIO):
@@ -274,7 +274,7 @@ class Log(io.FileIO):
         self._unseen = 0
 
     def write(self, data: Any, /) -> int:
-        """As for any file, but what cannot be written counts as written."""
+        """Write ``data``, or drop it if the disk is full or failing; returns its size."""
         self._marker.about_to_write()
         size = memoryview(data).nbytes
         self._unseen += size

@@ -30,7 +30,7 @@ NOTICES = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.
 """Signals that a batch system may send to all processes of a job as a notice; only the agent acts on them."""
 
 CHECK_S = 0.5
-"""How often the guardian checks whether its agent is stopped."""
+"""The guardian checks so often whether its agent is stopped."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import socket
 from collections.abc import Mapping
@@ -11,7 +10,6 @@ from dataclasses import dataclass
 from importlib import metadata
 
 from pilot.core.errors import UserError
-from pilot.host.system import usable_cores
 
 _JOB_VARIABLES = ("PILOT_JOB", "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
 _WALLTIME_VARIABLES = ("PILOT_WALLTIME_END", "SLURM_JOB_END_TIME")
@@ -37,14 +35,6 @@ def job_environment(environment: Mapping[str, str], walltime_end_s: float | None
     host = environment.get("SLURMD_NODENAME") or socket.gethostname().split(".")[0]
     end_s = walltime_end_s if walltime_end_s is not None else _first_time(environment)
     return JobEnvironment(job, _restart(environment), host, end_s)
-
-
-def threads(ranks: int) -> int:
-    """How many threads each of a worker's ``ranks`` processes may use: as set in the job's environment, or else its
-    share of the cores that this pilot may use.
-    """
-    given = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
-    return int(given) if given.isdecimal() and int(given) > 0 else max(1, usable_cores() // ranks)
 
 
 def _restart(environment: Mapping[str, str]) -> int:

@@ -60,7 +60,7 @@ class Preloader:
         self.has_more |= bool(self._todo)
 
     def next_name(self) -> str:
-        """What :meth:`load` should import next; "" if nothing is left, or no memory."""
+        """Return the next module for :meth:`load`; "" if nothing is left, or no memory."""
         while self._todo and self._todo[-1] in sys.modules:
             self._todo.pop()
         if self._todo and _memory_bytes() - self._base_bytes > MEMORY_BYTES:

@@ -173,7 +173,7 @@ def _live_with(agent: int) -> None:
 
 
 END_LIMIT_S = 5.0
-"""How long the others may take once one has exited normally (all leave MPI together), or for lack of another."""
+"""The time that the others may take once one has exited normally (all leave MPI together), or for lack of another."""
 
 _FOLLOWS = {0, WORKER_GONE}
 """Exit statuses that follow from another's end, and so are not its cause."""

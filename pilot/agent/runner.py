@@ -18,28 +18,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, assert_never
 
-from pilot.agent import guardian, job_environment
+from pilot.agent import events_effects, guardian, job_environment
 from pilot.agent import workdir as workdirs
 from pilot.agent.agent_state import AgentState
 from pilot.agent.coordinator_client import CoordinatorClient, Whereabouts
 from pilot.agent.departure import Departure
-from pilot.agent.events_effects import (
-    CannotJoin,
-    CoordinatorLost,
-    CoordinatorMessage,
-    Effect,
-    Event,
-    Exit,
-    KillRank,
-    KillWorker,
-    LogLine,
-    PoolOver,
-    Send,
-    SendToWorker,
-    Stopped,
-    Ticked,
-    Watch,
-)
 from pilot.agent.job_environment import JobEnvironment
 from pilot.agent.peers import Peers
 from pilot.agent.ranks import Groups
@@ -89,14 +72,14 @@ def run(connection: Path, options: Options) -> int:
     return end.status
 
 
-def _live(whereabouts: Whereabouts, options: Options, job: JobEnvironment, end_s: float) -> Exit:
+def _live(whereabouts: Whereabouts, options: Options, job: JobEnvironment, end_s: float) -> events_effects.Exit:
     for name in workdirs.sweep():
         log.info("removed leftovers of a killed agent: %s", name)
     workdir = workdirs.create()
     watcher = guardian.start(workdir)
     become_subreaper()
 
-    async def serve() -> Exit:
+    async def serve() -> events_effects.Exit:
         return await Agent(whereabouts, options, job, end_s, workdir).serve()
 
     try:
@@ -125,8 +108,8 @@ class Agent:
             self._hello,
             self._heartbeat,
             self._received,
-            lost=lambda: self._take(CoordinatorLost()),
-            over=lambda reason: self._take(PoolOver(reason)),
+            lost=lambda: self._take(events_effects.CoordinatorLost()),
+            over=lambda reason: self._take(events_effects.PoolOver(reason)),
         )
         beside = whereabouts.file.parent
         self._workers = Workers(
@@ -136,12 +119,12 @@ class Agent:
         self._peers = Peers(self._address, self._take)
         self._stopped = StoppedProcesses()
         self._stall_probe = StallProbe()
-        self._events: deque[Event] = deque()
+        self._events: deque[events_effects.Event] = deque()
         self._taking = False
         self._rotation: threading.Thread | None = None
-        self._exit: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
+        self._exit: asyncio.Future[events_effects.Exit] = asyncio.get_running_loop().create_future()
 
-    async def serve(self) -> Exit:
+    async def serve(self) -> events_effects.Exit:
         """Serve the coordinator until there is a reason to leave; then kill everything that was started."""
         for notice in guardian.NOTICES:
             asyncio.get_running_loop().add_signal_handler(notice, self._signalled, notice)
@@ -163,7 +146,7 @@ class Agent:
 
     # --- events in --------------------------------------------------------------------------------------------------
 
-    def _take(self, event: Event) -> None:
+    def _take(self, event: events_effects.Event) -> None:
         """Feed the state machine; events caused by effects are queued instead of handled recursively."""
         self._events.append(event)
         if self._taking:
@@ -181,7 +164,7 @@ class Agent:
             self._workers.node, self._workers.silent_s = message.node, message.silent_s
             self._workers.check_limit_s = message.check_limit_s
             self._groups.welcomed(message.rails)
-        self._take(CoordinatorMessage(message))
+        self._take(events_effects.CoordinatorMessage(message))
 
     def _signalled(self, notice: signal.Signals) -> None:
         self._take(wire.Noticed(f"signal {notice.name}", self._state.departure.grace_s))
@@ -199,7 +182,7 @@ class Agent:
         while True:
             await asyncio.sleep(TICK_S)
             ticks += 1
-            self._take(Ticked())
+            self._take(events_effects.Ticked())
             with tolerated():
                 for watched in self._stall_probe.tick(self._workers.silent()):
                     self._workers.end_examination(watched.trainer)
@@ -207,11 +190,13 @@ class Agent:
                 if ticks % INSPECT_EVERY_TICKS == 0:
                     self._find_stopped()
                     self._rotate_logs()
-            for pid, status in reap([*self._groups.pids(), *self._workers.server_pids(), *self._workers.check_pids()]):
+            for pid, status in reap([*self._groups.pids(), *self._workers.child_pids()]):
                 self._workers.reaped(pid, status)
 
     def _rotate_logs(self) -> None:
-        """In a thread, one at a time: a hanging file system must not keep us from watching the lease."""
+        """Rotate logs in a thread, one at a time: a hanging file system must not keep the agent from watching its
+        lease.
+        """
         if self._rotation is None or not self._rotation.is_alive():
             with suppress(RuntimeError):  # no thread can be started now
                 rotation = threading.Thread(target=_rotate, args=(self._workers.logs(),), daemon=True)
@@ -227,7 +212,10 @@ class Agent:
         for pid, stopped_s in stopped.items():
             if welcome is not None and stopped_s > welcome.silent_s:
                 if pid in watched:
-                    self._take(Stopped(*watched[pid], stopped_s))
+                    trainer, generation = watched[pid]
+                    what = f"stopped (SIGSTOP) for {stopped_s:.0f} s"
+                    reason = f"a rank process was {what}" if generation else f"{what}, then killed"
+                    self._take(events_effects.ProcessFailed(trainer, generation, reason))
                 else:
                     self._workers.end_server(pid)
 
@@ -238,30 +226,30 @@ class Agent:
 
     # --- effects out ------------------------------------------------------------------------------------------------
 
-    def _perform(self, effect: Effect) -> None:
+    def _perform(self, effect: events_effects.Effect) -> None:
         match effect:
-            case Send(message):
+            case events_effects.Send(message):
                 self._coordinator.send(message)
-            case SendToWorker(trainer, message):
+            case events_effects.SendToWorker(trainer, message):
                 self._workers.send(trainer, message)
             case wire.StartWorker():
                 self._workers.launch(effect)
-            case KillWorker(trainer):
+            case events_effects.KillWorker(trainer):
                 self._workers.kill(trainer)
-            case Watch(trainer):
+            case events_effects.Watch(trainer):
                 self._stall_probe.begin(trainer)
             case wire.JoinGroup():
                 self._start_rank(effect)
             case wire.GroupAddresses():
                 self._groups.introduce(effect)
                 self._peers.introduced(effect)
-            case KillRank(trainer, generation):
+            case events_effects.KillRank(trainer, generation):
                 self._groups.kill(trainer, generation)
             case CheckScript():
                 self._workers.check(effect.trainer)
-            case LogLine(text):
+            case events_effects.LogLine(text):
                 log.info("%s", text)
-            case Exit():
+            case events_effects.Exit():
                 if not self._exit.done():
                     self._exit.set_result(effect)
             case _:
@@ -277,7 +265,7 @@ class Agent:
             if error.errno in OUT_OF:
                 raise  # and it is tried again
             why = f"its node cannot write in {self._workdir.path}: {error.strerror}"
-            self._take(CannotJoin(message.trainer, why))
+            self._take(events_effects.ProcessFailed(message.trainer, 0, why))
 
     def _hello(self) -> wire.Hello:
         self._state.departure.greeted(time.monotonic())

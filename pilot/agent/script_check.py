@@ -24,7 +24,7 @@ LOG = "check.log"
 """The file in the trainer's folder with the output of checks of its script."""
 
 PATIENCE_S = 100.0
-"""How long a check may take beyond its limit: for imports, and to end its processes."""
+"""The time that a check may take beyond its limit: for imports, and to end its processes."""
 
 _MARK = "PILOT_CHECK_MARK"
 """The variable that identifies a check, in the environment of all its processes."""

@@ -99,7 +99,7 @@ class StallProbe:
 
 @dataclass(slots=True)
 class StoppedProcesses:
-    """How long processes have been stopped, assuming that they were between two updates if they were at both."""
+    """Measures how long processes have been stopped. One that is at two updates is assumed to have been in between."""
 
     _since_s: dict[int, float] = field(default_factory=dict)
 

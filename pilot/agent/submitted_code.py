@@ -24,7 +24,7 @@ from pilot.submission import script_code
 from pilot.submission.installed import is_installed
 
 Files = dict[str, bytes]
-"""By real path, and by paths with links that were links when it was submitted."""
+"""Contents by real path, and by paths with the links of the time of the submission."""
 
 
 def install(archive: str, sha256: str) -> Files:

@@ -43,13 +43,13 @@ class Workdir:
         """The entry in the environment of every process of this agent."""
         return f"{MARK}={self.path.name}"
 
-    def socket(self, life: int) -> Path:
-        """The socket on which the training process ``life`` listens for its rank processes."""
-        return self.path / f"w{life}"
+    def socket(self, number: int) -> Path:
+        """The socket on which the training process ``number`` listens for its rank processes."""
+        return self.path / f"w{number}"
 
-    def store(self, life: int) -> Path:
-        """Where the processes of a worker, the first of which is ``life``, meet to form a process group."""
-        return self.path / f"s{life}"
+    def store(self, number: int) -> Path:
+        """Where the processes of a worker, the first of which is ``number``, meet to form a process group."""
+        return self.path / f"s{number}"
 
     @property
     def temporary(self) -> Path:

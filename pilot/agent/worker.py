@@ -100,7 +100,9 @@ class TrainingProcess:
         kill_session(self.pid)
 
     def wake(self) -> None:
-        """Have it read its orders, although its script is past the loop (see ``pilot.train.ranks.script_end``)."""
+        """Have the process read its orders, although its script is past the loop (see
+        ``pilot.train.ranks.script_end``).
+        """
         if self.pid:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGTERM)
@@ -135,7 +137,7 @@ class NodeWorker:
     order: wire.StartWorker
     local_ranks: LocalRanks
     store: Path
-    lives: list[TrainingProcess] = field(default_factory=list)
+    processes: list[TrainingProcess] = field(default_factory=list)
     stopping: bool = False
     end: WorkerEnded | None = None
 

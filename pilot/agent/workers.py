@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from pilot.agent import job_environment
 from pilot.agent.events_effects import WorkerEnded, WorkerMessage
 from pilot.agent.fork_client import ForkClient, environment_for
 from pilot.agent.script_check import ScriptCheck
@@ -25,6 +24,7 @@ from pilot.core.commands import ExamineGroup, StopWorker
 from pilot.core.errors import UserError
 from pilot.host import private_folder as own_folder
 from pilot.host import proc
+from pilot.host.system import usable_cores
 from pilot.protocol import wire
 from pilot.protocol.gate import OUT_OF
 from pilot.rundir import trainer_folder
@@ -35,12 +35,12 @@ from pilot.submission.submission import ForkJob
 log = logging.getLogger(__name__)
 
 _SOCKET = "PILOT_WORKER_SOCKET"
-"""In the environment of a training process, and of what it starts: which process it is."""
+"""The variable that identifies a training process, in its environment and in those of its descendants."""
 _BACKENDS = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 """The variables with the interface that torch's backends use and listen on."""
 
 _LEAVING_S = 10.0
-"""How long a training process may take to exit after closing its control socket."""
+"""The time that a training process may take to exit after closing its control socket."""
 
 
 @dataclass(slots=True)
@@ -89,7 +89,7 @@ class Workers:
         try:
             self._launch(worker)
         except (OSError, ValueError, UserError) as error:
-            if isinstance(error, OSError) and error.errno in OUT_OF and not worker.lives:
+            if isinstance(error, OSError) and error.errno in OUT_OF and not worker.processes:
                 del self._workers[order.trainer]
                 raise  # and it is tried again
             self._end(worker, _not_started(order.trainer, error))
@@ -105,14 +105,14 @@ class Workers:
         worker.stopping |= isinstance(message, StopWorker)
         if isinstance(message, ExamineGroup):
             worker.local_ranks.begin_examination()
-        for life in worker.lives:
-            if not life.control.send(message):
-                if life.control.gone:
-                    asyncio.get_running_loop().call_later(_LEAVING_S, self._kill_late, worker, life)
+        for process in worker.processes:
+            if not process.control.send(message):
+                if process.control.gone:
+                    asyncio.get_running_loop().call_later(_LEAVING_S, self._kill_late, worker, process)
                 else:
-                    life.kill()
+                    process.kill()
             elif at_once:
-                life.wake()
+                process.wake()
 
     def check(self, trainer: str) -> None:
         """Check the script of the worker beside it, if it is here; the result is emitted as the worker's message."""
@@ -125,13 +125,9 @@ class Workers:
         self._checks.add(check)
         check.task.add_done_callback(lambda _: self._checks.discard(check))
 
-    def check_pids(self) -> list[int]:
-        """The process ids of the checks that run."""
-        return [check.pid for check in self._checks]
-
     def _checked(self, worker: NodeWorker, found: wire.ScriptChecked) -> None:
-        for life in worker.lives[:1]:
-            life.write(f"pilot: pilot check of its script: {found.result}: {found.text}\n")
+        for process in worker.processes[:1]:
+            process.write(f"pilot: pilot check of its script: {found.result}: {found.text}\n")
         self.emit(WorkerMessage(worker.order.trainer, found))
 
     def _end_checks(self, of: Container[str]) -> None:
@@ -140,31 +136,33 @@ class Workers:
 
     def kill(self, trainer: str) -> None:
         """Kill the worker with all that it started."""
-        for life in self._lives(trainer):
-            life.kill()
+        for process in self._processes(trainer):
+            process.kill()
 
-    def _kill_late(self, worker: NodeWorker, life: TrainingProcess) -> None:
-        if life in worker.lives:
-            life.kill()
+    def _kill_late(self, worker: NodeWorker, process: TrainingProcess) -> None:
+        if process in worker.processes:
+            process.kill()
 
     def sockets_of(self, trainer: str) -> list[Path]:
         """Where the worker's processes listen for their rank processes, by rank; empty if there is no worker."""
-        return [self.workdir.socket(life.number) for life in self._lives(trainer)]
+        return [self.workdir.socket(process.number) for process in self._processes(trainer)]
 
     def pids(self) -> Iterator[tuple[str, int]]:
         """(trainer, pid) of the training processes that have been forked."""
-        return ((trainer, life.pid) for trainer in self._workers for life in self._lives(trainer) if life.pid)
+        return (
+            (trainer, process.pid) for trainer in self._workers for process in self._processes(trainer) if process.pid
+        )
 
     def logs(self) -> list[tuple[Path, str]]:
         """The logs of the training processes, each with its trainer's uid."""
-        return [(life.log, life.uid) for life in self._all()]
+        return [(process.log, process.uid) for process in self._all()]
 
     def silent(self) -> dict[str, list[int]]:
-        """By trainer, the training processes that have not answered the last ``ExamineGroup``."""
+        """Return the training processes that have not answered the last ``ExamineGroup``, by trainer."""
         return {
-            trainer: [life.pid for life in worker.lives if life.rank in worker.local_ranks.silent()]
+            trainer: [process.pid for process in worker.processes if process.rank in worker.local_ranks.silent()]
             for trainer, worker in self._workers.items()
-            if all(life.pid for life in worker.lives)
+            if all(process.pid for process in worker.processes)
         }
 
     def end_examination(self, trainer: str) -> None:
@@ -176,6 +174,10 @@ class Workers:
         """The process ids of the fork servers."""
         return [server.pid for server in self._servers.values()]
 
+    def child_pids(self) -> list[int]:
+        """The process ids of the agent's own children that were started here."""
+        return [*self.server_pids(), *(check.pid for check in self._checks)]
+
     def end_server(self, pid: int) -> None:
         """Kill a fork server that does not answer; the next worker gets a new one."""
         for server in [server for server in self._servers.values() if server.pid == pid]:
@@ -184,14 +186,14 @@ class Workers:
 
     def reaped(self, pid: int, status: int) -> None:
         """Handle the end of an orphan: processes whose fork server has ended become the agent's own children."""
-        self._ended(lambda life: life.pid == pid, os.waitstatus_to_exitcode(status))
+        self._ended(lambda process: process.pid == pid, os.waitstatus_to_exitcode(status))
 
     def close(self) -> None:
         """Kill everything, without reporting it."""
         self._end_checks([check.trainer for check in self._checks])
-        for life in self._all():
-            life.control.close()
-            kill_session(life.pid)
+        for process in self._all():
+            process.control.close()
+            kill_session(process.pid)
         for server in self._servers.values():
             server.close()
 
@@ -202,14 +204,14 @@ class Workers:
         with trainer_folder.held(Path(order.directory, "logs"), order.uid, make=True):
             check_launch(order.launch)
         for rank in range(order.ranks):
-            worker.lives.append(self._begin(worker, rank))
+            worker.processes.append(self._begin(worker, rank))
 
     def _begin(self, worker: NodeWorker, rank: int, *, bare: bool = False) -> TrainingProcess:
         """Order one training process, if ``bare`` from a fork server that has preloaded nothing."""
         order = worker.order
         self._count += 1
         path = Path(order.directory, "logs", f"{self.node}.{rank}.log" if order.ranks > 1 else f"{self.node}.log")
-        job = ForkJob(self._count, job_environment.threads(order.ranks), order.launch, self._variables(worker, rank))
+        job = ForkJob(self._count, threads(order.ranks), order.launch, self._variables(worker, rank))
         ours, theirs = socket.socketpair()
         server = self.warm_up(order.launch.python, bare=bare)
         with (
@@ -269,12 +271,12 @@ class Workers:
             case "forked", [int(number), int(pid)]:
                 self._forked(number, pid)
             case "exited", [int(number), int(status)]:
-                self._ended(lambda life: life.number == number, status)
+                self._ended(lambda process: process.number == number, status)
             case "unforked", [int(number), str(why)]:
-                self._never_began(lambda life: life.number == number, None, why)
+                self._never_began(lambda process: process.number == number, None, why)
             case "declined", [int(number), str(why)]:
                 log.info("process %d runs without preloaded modules: %s", number, why)
-                self._order_again(lambda life: life.number == number, bare=True)
+                self._order_again(lambda process: process.number == number, bare=True)
             case "preloaded", [list(packages)]:
                 log.info("preloaded: %s", ", ".join(map(str, packages)))
             case "unfit", [str(module), str(why)]:
@@ -291,9 +293,9 @@ class Workers:
                 self._give_up(key, None, f"{python} cannot run pilot.train: it ended with status {status}")
 
     def _forked(self, number: int, pid: int) -> None:
-        for _, life in self._matching(lambda life: life.number == number):
-            life.pid = pid
-            if life.doomed:
+        for _, process in self._matching(lambda process: process.number == number):
+            process.pid = pid
+            if process.doomed:
                 kill_session(pid)
 
     def _without(self, key: tuple[str, bool], module: str, why: str) -> None:
@@ -304,53 +306,53 @@ class Workers:
         log.warning("%s is no longer preloaded: %s", module, why)
         self._unfit.setdefault(python, []).append(module)
         server = self._servers.pop(key)
-        self._order_again(lambda life: life.server is server and not life.pid)
+        self._order_again(lambda process: process.server is server and not process.pid)
         self.warm_up(python)
 
     def _order_again(self, which: Callable[[TrainingProcess], bool], *, bare: bool = False) -> None:
         """Order training processes again that were not forked, unless they are no longer wanted."""
-        for worker, life in self._matching(which):
-            life.control.close()
-            place = worker.lives.index(life)
-            del worker.lives[place]
+        for worker, process in self._matching(which):
+            process.control.close()
+            place = worker.processes.index(process)
+            del worker.processes[place]
             try:
-                if life.doomed or worker.stopping:
+                if process.doomed or worker.stopping:
                     raise UserError("it was stopped before it started")
-                worker.lives.insert(place, self._begin(worker, life.rank, bare=bare))
+                worker.processes.insert(place, self._begin(worker, process.rank, bare=bare))
             except (OSError, ValueError, UserError) as error:
                 self._end(worker, _not_started(worker.order.trainer, error))
 
     def _give_up(self, key: tuple[str, bool], status: int | None, why: str) -> None:
         """Drop an unusable fork server. Processes that it forked continue; the others were never started."""
         server = self._servers.pop(key, None)
-        self._never_began(lambda life: not life.pid and life.server is server, status, why)
+        self._never_began(lambda process: not process.pid and process.server is server, status, why)
 
     def _never_began(self, which: Callable[[TrainingProcess], bool], status: int | None, why: str) -> None:
         """End training processes that could not be forked."""
-        for worker, life in self._matching(which):
-            life.control.close()
-            worker.lives.remove(life)
+        for worker, process in self._matching(which):
+            process.control.close()
+            worker.processes.remove(process)
             self._end(worker, WorkerEnded(worker.order.trainer, status, why))
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
     def _ended(self, which: Callable[[TrainingProcess], bool], status: int) -> None:
         """Clean up after a training process that has ended."""
-        for worker, life in self._matching(which):
-            life.control.drain()
-            life.control.close()
-            kill_session(life.pid)
-            path = self.workdir.socket(life.number)
+        for worker, process in self._matching(which):
+            process.control.drain()
+            process.control.close()
+            kill_session(process.pid)
+            path = self.workdir.socket(process.number)
             when_possible(partial(_kill_marked, f"{_SOCKET}={path}"))  # what it started in sessions of their own
             with suppress(OSError):  # it may be gone, or the file system read-only by now
                 path.unlink()
-            worker.lives.remove(life)
-            self._end(worker, WorkerEnded(worker.order.trainer, status, life.last_words(), str(life.log)))
+            worker.processes.remove(process)
+            self._end(worker, WorkerEnded(worker.order.trainer, status, process.last_words(), str(process.log)))
 
     def _end(self, worker: NodeWorker, end: WorkerEnded) -> None:
         """Record the end of one of its processes; the worker has ended when the last one has."""
         worker.end = worker.end or end
-        if worker.lives:
+        if worker.processes:
             if not worker.stopping:
                 self.kill(worker.order.trainer)
             return
@@ -362,13 +364,23 @@ class Workers:
         self.emit(worker.end)
 
     def _all(self) -> list[TrainingProcess]:
-        return [life for worker in self._workers.values() for life in worker.lives]
+        return [process for worker in self._workers.values() for process in worker.processes]
 
     def _matching(self, which: Callable[[TrainingProcess], bool]) -> list[tuple[NodeWorker, TrainingProcess]]:
-        return [(worker, life) for worker in self._workers.values() for life in worker.lives if which(life)]
+        return [
+            (worker, process) for worker in self._workers.values() for process in worker.processes if which(process)
+        ]
 
-    def _lives(self, trainer: str) -> list[TrainingProcess]:
-        return self._workers[trainer].lives if trainer in self._workers else []
+    def _processes(self, trainer: str) -> list[TrainingProcess]:
+        return self._workers[trainer].processes if trainer in self._workers else []
+
+
+def threads(ranks: int) -> int:
+    """How many threads each of a worker's ``ranks`` processes may use: as set in the job's environment, or else its
+    share of the cores that this pilot may use.
+    """
+    given = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
+    return int(given) if given.isdecimal() and int(given) > 0 else max(1, usable_cores() // ranks)
 
 
 def _not_started(trainer: str, error: Exception) -> WorkerEnded:

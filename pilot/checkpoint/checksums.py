@@ -22,7 +22,8 @@ _MIX = 0x9E3779B97F4A7C15 - (1 << 64)
 _PIECE_BYTES = 1 << 22
 _MOST_BYTES = 1 << 24
 _MOST_ITEMS = 10_000
-"""Of a tensor or array within a value, and of a list; of larger ones (a replay memory) only every n-th is read."""
+"""Limits of a tensor or array within a value, and of a list; of larger ones (a replay memory) only every n-th item
+is read."""
 
 
 def of_tensors(tensors: Sequence[torch.Tensor]) -> list[int]:
@@ -72,7 +73,7 @@ def _bytes_of(value: Any) -> bytes:
 
 
 def _encodable(value: Any) -> Any:
-    """What stands for a value that MessagePack has no type for; of a shard, which only some ranks have, its shape."""
+    """Replace a value that MessagePack has no type for; a shard, which only some ranks have, by its shape."""
     if isinstance(value, torch.Tensor) and is_sharded(value):
         return [*value.shape]
     if isinstance(value, torch.Tensor) and not why_no_tensor(value):

@@ -32,7 +32,7 @@ class Leaf:
 
     @property
     def size(self) -> int:
-        """In bytes."""
+        """Its size in bytes."""
         return prod(self.shape) * dtypes.itemsize(self.dtype)
 
     @cached_property
@@ -78,7 +78,7 @@ class Ties:
         self._known: dict[int, list[tuple[Source, Any]]] = {}
 
     def of(self, source: Source) -> Any:
-        """What was noted for ``source`` or for a tensor tied to it; None: nothing yet."""
+        """Return the note of ``source`` or of a tensor tied to it; None: there is none yet."""
         known = self._known.get(_address(source), ())
         return next((noted for other, noted in known if other is source or _is_same_view(other, source)), None)
 

@@ -26,7 +26,7 @@ def locking_problem(directory: Path) -> str | None:
 
 
 def write_seconds(directory: Path) -> float:
-    """How long publishing a small checkpoint in ``directory`` takes; it is read back, verified and removed.
+    """Return how long publishing a small checkpoint in ``directory`` takes; it is read back, verified and removed.
 
     Raises
     ------

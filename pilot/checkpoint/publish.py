@@ -184,7 +184,7 @@ def split(leaves: Iterable[Leaf], part: int, parts: int) -> Iterator[tuple[Leaf,
 
 
 def _rows_before(bound: int, size: int, rows: int) -> int:
-    """How many of the rows begin before byte ``bound`` of the leaf."""
+    """Return the number of rows that begin before byte ``bound`` of the leaf."""
     return min(max(-(-bound * rows // size), 0), rows)
 
 

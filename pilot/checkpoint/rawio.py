@@ -26,7 +26,7 @@ from pilot.host.private_folder import shown
 DIGEST_CHARACTERS = 32
 
 CHUNK_BYTES = 4 * 1024 * 1024
-"""How much to read at once: it is still in the cache when it is hashed."""
+"""So much is read at once: it is still in the cache when it is hashed."""
 
 _MOST_BUFFERS = os.sysconf("SC_IOV_MAX")
 

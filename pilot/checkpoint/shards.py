@@ -39,7 +39,7 @@ def local_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def rows_of(tensor: torch.Tensor) -> Rows | None:
-    """Which rows are local; None: it is a plain tensor."""
+    """The local rows of ``tensor``; None: it is a plain tensor."""
     if not is_sharded(tensor):
         return None
     mesh: Any = tensor.device_mesh  # type: ignore[attr-defined]  # of DTensor
@@ -65,7 +65,7 @@ def rows_on(full_shape: tuple[int, ...], rank: int, size: int) -> Rows:
 
 
 def padded_numel(tensor: torch.Tensor) -> int:
-    """How many numbers the first process's shard has, which is the largest; for a plain tensor, all."""
+    """The size of the first process's shard, which is the largest; of a plain tensor, its size."""
     if not is_sharded(tensor):
         return tensor.numel()
     mesh: Any = tensor.device_mesh  # type: ignore[attr-defined]  # of DTensor

@@ -38,15 +38,6 @@ class Written:
 OnPublish = Callable[[Written], None]
 
 
-def _ignore(_written: Written) -> None:
-    """Do nothing with a published checkpoint."""
-
-
-def everything_shared(_path: str) -> bool:
-    """Whether all ranks hold the same state: always."""
-    return True
-
-
 @dataclass(frozen=True, slots=True)
 class Loaded:
     """A fully verified state, and the newer files that were skipped, each with the reason."""
@@ -66,7 +57,7 @@ def write(
     kept: int,
     agreed_step: int | None = None,
     uid: str = "",
-    on_publish: OnPublish = _ignore,
+    on_publish: OnPublish = lambda _written: None,
     given_up: int = 0,
 ) -> Written:
     """Publish ``state`` as one file; then keep the last ``kept`` checkpoints and remove the files of dead writers.
@@ -98,7 +89,7 @@ def write_part(
     part: int,
     parts: int,
     state: Mapping[str, Any] | Encoded,
-    shared: Callable[[str], bool] = everything_shared,
+    shared: Callable[[str], bool] = lambda _path: True,
     uid: str = "",
 ) -> Written:
     """Publish share ``part`` of ``parts`` of ``state``.
@@ -123,7 +114,7 @@ def _publish(
     name: str,
     uid: str,
     write: Callable[[Path], int],
-    on_publish: OnPublish = _ignore,
+    on_publish: OnPublish = lambda _written: None,
     tidy: Callable[[Path], None] = lambda _place: None,
 ) -> Written:
     """Hold ``directory`` while ``write`` publishes the file ``name`` there, and ``tidy`` removes obsolete ones."""
@@ -145,7 +136,7 @@ def write_index(
     kept: int,
     agreed_step: int | None = None,
     uid: str = "",
-    on_publish: OnPublish = _ignore,
+    on_publish: OnPublish = lambda _written: None,
     given_up: int = 0,
 ) -> Written:
     """Combine ``parts`` published parts into a checkpoint; then clean up like :func:`write`.
@@ -181,10 +172,7 @@ def next_step_of(path: Path, uid: str = "") -> bytes:
     if age is None:
         return b""
     try:
-        with (
-            held(path.parent, uid) as place,
-            open_file(place / names.next_name(age.generation, age.step)) as file,
-        ):
+        with held(path.parent, uid) as place, open_file(place / names.next_name(*age)) as file:
             return file.read()
     except Damaged:
         return b""

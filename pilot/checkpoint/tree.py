@@ -96,7 +96,7 @@ def decode(tree: Any, leaf: Callable[[str, str], Any]) -> Any:
 
 
 def copied(value: Any) -> Any:
-    """The same containers with a copy of each tensor and array, so that later steps do not change them."""
+    """Return the containers of ``value`` with copies of all tensors and arrays: later steps do not change them."""
     copies = leaves.Ties()
 
     def copy(source: Source) -> Any:
@@ -251,7 +251,7 @@ _WRITTEN_OUT: dict[str, Callable[[Any], Any]] = {
 
 
 def _advice(value: Any) -> str:
-    """What to store instead of ``value``."""
+    """Advise what to store instead of ``value``."""
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return "only its script could recreate it: store a tuple, or a dict"
     if isinstance(value, dict):

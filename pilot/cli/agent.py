@@ -96,7 +96,7 @@ def command(
 
 
 def _refuse_small_files() -> None:
-    """MPI would take such a limit for a lack of memory."""
+    """Refuse a limit on file sizes that MPI would take for a lack of memory."""
     most, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     if most != resource.RLIM_INFINITY and most < LEAST_FILE_BYTES:
         raise UserError(

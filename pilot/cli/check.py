@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -65,10 +65,9 @@ def command(
         job = {"script": str(script), "arguments": for_script(arguments), "epochs": epochs, "steps": steps}
         job |= {"until_s": until_s, "folder": folder}
         environment = HASHES | dict(os.environ) | dict.fromkeys(THREAD_VARIABLES, "1")  # as on the nodes of a trainer
-        progress = (lambda _text: None) if as_json else _show_progress
-        verdict, why = _run(python, environment, job | {"covered": True}, progress)
+        verdict, why = _run(python, environment, job | {"covered": True}, as_json)
         if not verdict and writes:
-            verdict, why = _run(python, environment, job | {"covered": False}, progress)
+            verdict, why = _run(python, environment, job | {"covered": False}, as_json)
     if not verdict:
         raise UserError(
             f"this machine makes no sandbox in which the script would not really write its files ({why}): run the check"
@@ -83,9 +82,7 @@ def command(
     return 0 if verdict["passed"] else 1
 
 
-def _run(
-    python: str, environment: Mapping[str, str], job: dict[str, Any], progress: Callable[[str], None]
-) -> tuple[dict[str, Any], str]:
+def _run(python: str, environment: Mapping[str, str], job: dict[str, Any], quiet: bool) -> tuple[dict[str, Any], str]:
     """Return the verdict of a process that checks the script; without one, nothing and the reason."""
     from pilot.host import proc, sandbox
 
@@ -114,8 +111,8 @@ def _run(
         for line in process.stdout:
             overdue.cancel()
             match json.loads(line):
-                case {"progress": text}:
-                    progress(text)
+                case {"progress": text} if not quiet:
+                    click.echo(f"checking: {text}", err=True)
                 case {"verdict": verdict}:
                     return verdict, ""
                 case {"unfit": why}:
@@ -129,7 +126,3 @@ def _run(
     if "Traceback" in output:
         raise UserError(f"{python} cannot run the check: {headline(last_words(output))}")
     return {}, why or output.strip() or f"its process ended with status {process.returncode}"
-
-
-def _show_progress(text: str) -> None:
-    click.echo(f"checking: {text}", err=True)

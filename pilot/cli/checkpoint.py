@@ -164,17 +164,16 @@ def show(path: str, run_dir: Path | None) -> tuple[Any, ...]:
     from pilot.checkpoint.export import describe
 
     with _refused():
-        described = describe(_files(path, run_dir)[0])
-    return _full(described), lambda: _show(described)
+        answer = _full(describe(_files(path, run_dir)[0]))
+    return answer, lambda: _show(answer)
 
 
-def _show(described: Description) -> None:
-    click.echo(
-        f"{shown(described.path)}: generation {described.generation}, step {described.step}, {described.bytes:,} bytes"
-    )
-    _print_columns([(row.name, row.dtype, str(list(row.shape)), f"{row.bytes:,}") for row in described.datasets])
-    _print_columns([(name, "=", first) for name, first in described.aliases.items()])
-    _print_columns([(name, _shortened(value)) for name, value in described.values.items()])
+def _show(answer: CheckpointShown) -> None:
+    click.echo(f"{answer.path}: generation {answer.generation}, step {answer.step}, {answer.bytes:,} bytes")
+    _print_columns([(row.name, row.dtype, str(row.shape), f"{row.bytes:,}") for row in answer.datasets])
+    _print_columns([(name, "=", first) for name, first in answer.aliases.items()])
+    values = {name: repr(value) for name, value in answer.values.items()}
+    _print_columns([(name, text if len(text) <= 100 else f"{text[:97]}...") for name, text in values.items()])
 
 
 @command.command("export")
@@ -276,11 +275,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple | set | frozenset):
         return [_plain(item) for item in value]
     return value
-
-
-def _shortened(value: Any) -> str:
-    text = repr(_plain(value))
-    return text if len(text) <= 100 else f"{text[:97]}..."
 
 
 def _print_columns(rows: Sequence[tuple[str, ...]]) -> None:

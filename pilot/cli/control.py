@@ -215,7 +215,7 @@ def wait_until_gone(root: Path, limit_s: float, report: Callable[[str], None] | 
 
 
 def _waits_for(root: Path) -> str:
-    """Why the drain takes long; "" if the coordinator does not answer: it is about to exit."""
+    """The cause of a long drain; "" if the coordinator does not answer: it is about to exit."""
     try:
         status = pool_at(root, ASK_EVERY_S).status()
     except PilotError:

@@ -96,7 +96,7 @@ def try_pilots(site: str, pilots: int, limit_s: float) -> Iterator[Finding]:
 
 
 def try_kill_delay(site_file: SiteFile, limit_s: float) -> Iterator[Finding]:
-    """How long a pilot lives after TERM, on a PBS queue that does not publish it."""
+    """Measure how long a pilot lives after TERM, on a PBS queue that does not publish it."""
     from pilot.doctor.kill_delay import tried
     from pilot.doctor.queue_checks import shows_kill_delay
 
@@ -150,7 +150,7 @@ def _train(root: Path, name: str, what: str, pilots: int, deadline_s: float) -> 
 
 
 def _nodes(root: Path, trainer: str) -> Iterator[Finding]:
-    """What the test trainer found on each of its nodes: GPUs, and how fast data moves within the node."""
+    """The test trainer's findings on each of its nodes: GPUs, and how fast data moves within the node."""
     with trainer_folder.held_here(RunDir(root).trainer(TrainerId(trainer)) / "logs") as logs:
         for file in sorted(logs.glob("node-*.json")):
             host, *lines = json.loads(file.read_bytes())

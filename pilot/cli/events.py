@@ -19,7 +19,6 @@ from pilot.rundir import rundir as rundirs
 from pilot.rundir.rundir import RunDir
 
 if TYPE_CHECKING:
-    from pilot.history.story import PoolEvent
     from pilot.rundir.entries import Entry
 
 POLL_S = 0.5
@@ -52,7 +51,8 @@ def command(follow: bool, tail: int | None, trainer: str | None, root: Path, as_
         new = (event for entry in entries for event in story.events_of(entry))
         for event in deque((event for event in new if trainer in (None, event.trainer)), tail):
             found = True
-            click.echo(json.encode(event).decode() if as_json else _line(event))
+            at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event.unix_s))
+            click.echo(json.encode(event).decode() if as_json else f"{at}  {one_line(event.text)}")
         tail = None  # print all later events
     if trainer is not None and not found:
         raise UserError(f"no events of a trainer named {trainer!r}; pilot ls --all lists the trainers")
@@ -121,8 +121,3 @@ def _batches(rundir: RunDir, follow: bool) -> Iterator[Iterable[Entry]]:
             seen, contents = last.last_seq, journal_of(rundir)
             last = contents.last
             yield (entry for entry in contents.entries if entry.seq > seen)
-
-
-def _line(event: PoolEvent) -> str:
-    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event.unix_s))
-    return f"{at}  {one_line(event.text)}"

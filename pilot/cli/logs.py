@@ -51,16 +51,11 @@ def command(trainer: str, follow: bool, every_rank: bool, tail: int | None, sinc
     if not printed and not follow and tail != 0:
         whose, others = (" of rank 0", "; --all shows every rank") if logs.left_out else ("", "")
         click.echo(f"no output{whose} {'so far' if since is None else 'since then'}{others}", err=True)
-    while follow and not is_past(root) and patiently(lambda: _trains(root, trainer)):
+    while follow and not is_past(root) and (row := patiently(lambda: _row(root, trainer))) and row.phase not in ENDED:
         time.sleep(POLL_S)
         _print((piece, text_of(piece)) for piece in logs.grown())
     if logs.left_out and sys.stderr.isatty():
         click.echo("(rank 0 only; --all shows every rank)", err=True)
-
-
-def _trains(root: Path, trainer: str) -> bool:
-    row = _row(root, trainer)
-    return row is not None and row.phase not in ENDED
 
 
 @contextmanager
@@ -103,7 +98,7 @@ def _print(pieces: Iterable[tuple[LogPiece, bytes]]) -> bool:
 
 
 def _whose(piece: LogPiece) -> str:
-    """What stands before each line of a process."""
+    """The prefix of each line of a process."""
     return f"{piece.name}[{'-' if piece.rank == NO_RANK else piece.rank}]: "
 
 
@@ -113,7 +108,7 @@ def _as_it_is(whose: str, text: bytes) -> bytes:
 
 
 def _for_screen(whose: str, text: bytes) -> bytes:
-    """With colours and progress bars, but nothing else that a terminal obeys: it might change the title or the
+    """Keep colours and progress bars, and nothing else that a terminal obeys: it might change the title or the
     clipboard, or overwrite other lines.
     """
     shown = (printable_output(line.rstrip("\r")).replace("\r", f"\r{whose}") for line in _lines(text))

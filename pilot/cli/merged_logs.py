@@ -129,7 +129,7 @@ class ProcessLog:
 
 
 def _with_ranks(found: Sequence[LogMark]) -> list[LogMark]:
-    """Attribute what a process writes before it joins its first group to the rank that it gets there."""
+    """Attribute a process's output before its first group to the rank that it gets there."""
     ranked: list[LogMark] = []
     coming = NO_RANK
     for mark in reversed(found):

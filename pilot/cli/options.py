@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,7 +17,7 @@ import click
 
 from pilot.cli import candidates
 from pilot.core.errors import UserError
-from pilot.core.trainer.spec import Checking, mistake_in_sizes
+from pilot.core.trainer.spec import Checking
 from pilot.host.printable import all_printable
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -56,12 +57,10 @@ class Sizes(click.ParamType[tuple[int, ...]]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
         if isinstance(value, tuple):
             return value
-        try:
-            sizes = tuple(map(int, str(value).split(",")))
-        except ValueError:
-            self.fail(f"{value!r}: give whole numbers separated by commas, e.g. 1,2,4,8.", param, ctx)
-        if mistake := mistake_in_sizes(sizes, 1, MOST):
-            self.fail(f"{mistake}.", param, ctx)
+        numbers = str(value).split(",")
+        sizes = tuple(map(int, numbers)) if all(n.isascii() and n.isdecimal() and len(n) < 10 for n in numbers) else ()
+        if not sizes or any(a >= b for a, b in pairwise((0, *sizes))) or sizes[-1] > MOST:
+            self.fail(f"{value!r}: must be increasing whole numbers separated by commas, e.g. 1,2,4,8.", param, ctx)
         return sizes
 
 
@@ -172,7 +171,7 @@ def answers(command: Callable[..., tuple[Any, ...]]) -> Callable[..., int]:
 
 
 def to_json(value: Any) -> str:
-    """What ``--json`` prints. NaN and infinity (the loss of a diverged training) become ``null``.
+    """The JSON of an answer. NaN and infinity (the loss of a diverged training) become ``null``.
 
     The values that docs/json.md describes, and no others, are :class:`msgspec.Struct`; their output starts with the
     format's number.
@@ -214,12 +213,12 @@ class TakesScript(click.Command):
 
 
 def for_script(arguments: Sequence[str]) -> list[str]:
-    """What the script gets: ``arguments`` without a leading ``--``."""
+    """The script's arguments: ``arguments`` without a leading ``--``."""
     return list(arguments[1:] if arguments[:1] == (END_OF_OPTIONS,) else arguments)
 
 
 def mention_our_options(script: Path, arguments: Sequence[str]) -> None:
-    """Tell the user, on stderr, about an option of the current command that is passed to the script instead.
+    """Print a note, on stderr, about an option of the current command that is passed to the script instead.
 
     An option that the script itself mentions is probably the script's, and one after ``--`` is meant for it.
     """

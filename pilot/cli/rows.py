@@ -137,11 +137,8 @@ def notes(trainer: TrainerStatus) -> Iterator[tuple[str, str]]:
     if trainer.metrics:
         first = [name for name in FIRST_METRICS if name in trainer.metrics]
         names = dict.fromkeys([*first, *trainer.metrics])
-        yield ", ".join(f"{name} {_metric(trainer.metrics[name])}" for name in names), "dim"
-
-
-def _metric(value: float | None) -> str:
-    return "not a number" if value is None else f"{value:.4g}"
+        values = {name: trainer.metrics[name] for name in names}
+        yield ", ".join(f"{n} {'not a number' if v is None else f'{v:.4g}'}" for n, v in values.items()), "dim"
 
 
 def number(value: float | None, form: str) -> str:

@@ -107,7 +107,7 @@ def pool_texts(status: PoolStatus) -> Iterator[tuple[str, str]]:
 
 
 def _nodes_words(status: PoolStatus) -> str:
-    """How many nodes there are, and what they are doing."""
+    """The number of nodes, in total and by use."""
     counts = {
         "training": sum(len(t.nodes) for t in status.trainers),
         "starting": sum(len(t.warming) for t in status.trainers),
@@ -165,13 +165,12 @@ def _worth(status: PoolStatus) -> str:
 
 def node_lines(nodes: list[NodeStatus], now_s: float) -> list[Text]:
     """One line per node."""
-    rows = [(_named(n), n.job or "-", n.trainer or "-", short(now_s - n.joined_s)) for n in nodes]
-    return aligned([("node", "job", "trainer", "here for"), *rows])
-
-
-def _named(node: NodeStatus) -> str:
-    marks = [word for word, holds in (("leaving", node.leaving), ("set aside", node.set_aside)) if holds]
-    return f"{node.node} ({', '.join(marks)})" if marks else node.node
+    rows = [("node", "job", "trainer", "here for")]
+    for node in nodes:
+        marks = ", ".join(["leaving"] * node.leaving + ["set aside"] * node.set_aside)
+        name = f"{node.node} ({marks})" if marks else node.node
+        rows.append((name, node.job or "-", node.trainer or "-", short(now_s - node.joined_s)))
+    return aligned(rows)
 
 
 def write_page(path: Path, text: str) -> None:

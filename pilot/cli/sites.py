@@ -153,7 +153,7 @@ def _print_table(rows: list[SiteRow]) -> None:
 
 
 def _remarks(site: Site) -> list[str]:
-    """What else the user should know."""
+    """Further facts about the site, for its users."""
     remarks = [f"a pilot is not preempted during its first {site.guaranteed_s:g} s"] if site.guaranteed_s else []
     if site.charge_factor != 1:
         remarks.append(f"an hour is charged as {site.charge_factor:g} hours of the regular queue")

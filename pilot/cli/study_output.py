@@ -12,7 +12,6 @@ import click
 from pilot.cli.asking import any_pool_at, in_any_pool
 from pilot.cli.options import need, page_option, study_argument, to_json
 from pilot.cli.show import print_table, write_page
-from pilot.core.pool.evidence import headline
 from pilot.history.study_page import study_page, trial_table
 from pilot.history.words import counted, duration
 from pilot.protocol.requests import StudyStatus, TrialList, TrialStatus
@@ -23,7 +22,7 @@ FORMULA = frozenset("=+-@")
 
 
 def trials_words(trials: int | None) -> str:
-    """How many trials a study has."""
+    """The number of a study's trials, in words."""
     return "the complete search space" if trials is None else counted(trials, "trial")
 
 
@@ -49,22 +48,16 @@ def study_lines(study: StudyStatus) -> list[str]:
 
 def show_trials(answer: TrialList) -> None:
     """All trials of one study."""
-    rungs = answer.study.rungs
-    columns = ["trial", "state", "nodes", "reports", *(f"rung {n}" for n in rungs), "parameters", "reason"]
-    rows = []
-    for trial in answer.trials:
-        values = [*map(_number, trial.values), *[""] * (len(rungs) - len(trial.values))]
-        reason = headline(trial.reason)[:60] if trial.reason else ""
-        first = (trial.trainer, trial.state, str(trial.nodes or ""), str(trial.reports))
-        rows.append([*first, *values, _parameters(trial), reason])
+    columns, rows = trial_table(answer)
     if rows:
-        print_table(columns, rows)
+        names = [trial.trainer for trial in answer.trials]
+        print_table(columns, [[name, *map(_number, cells)] for name, (_, *cells) in zip(names, rows, strict=True)])
     else:
         click.echo(f"study {answer.study.study} has no trials yet")
 
 
 def best_text(study: StudyStatus, best: TrialStatus) -> str:
-    """The best trial, and what to do with it."""
+    """The best trial, and commands that use it."""
     given = [argument(name, value) for name, value in best.parameters.items()]
     command = shlex.join(["pilot", "submit", "--from", best.trainer, study.script, *study.arguments, *given])
     reports = counted(study.rungs[len(best.values) - 1], "report")

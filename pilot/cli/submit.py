@@ -274,7 +274,7 @@ def accepting(kinds: str | None) -> dict[str, str]:
 
 
 def launch_again(root: Path, trainer: str, accepted: str | None = None) -> LaunchSpec:
-    """How a trainer of the pool in ``root`` was started, with its script as it is now, and a fresh copy of its code if
+    """The launch of a trainer of the pool in ``root``, with its script as it is now, and a fresh copy of its code if
     one was recorded. ``accepted``: changes that are accepted from now on (None: as before).
     """
     path = RunDir(root).trainer(TrainerId(trainer)) / "spec.json"
@@ -328,7 +328,7 @@ def launch(
     *,
     ddp: bool = False,
 ) -> LaunchSpec:
-    """How the script is started: everything that a node needs to start it in exactly the same way."""
+    """The launch of the script: everything that a node needs to start it in exactly the same way."""
     digest = _digest(script, python)
     try:
         cwd = str(Path.cwd())

@@ -75,7 +75,7 @@ class Arena:
 
 
 MOST_BUCKETS = 1024
-"""Of one dtype: all of them are described in one packet to the rank process."""
+"""Most buckets of one dtype: all are described in one packet to the rank process."""
 
 
 @dataclass(frozen=True, slots=True)

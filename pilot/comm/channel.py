@@ -49,7 +49,7 @@ class Channel:
         return cls(one), cls(other)
 
     def fileno(self) -> int:
-        """For ``select``."""
+        """The descriptor, for ``select``."""
         return self._socket.fileno()
 
     def ring(self) -> None:

@@ -30,7 +30,7 @@ class Fabric(Protocol):
         """Sum ``numbers`` over all ranks, in place."""
 
     def sum_narrow(self, numbers: NDArray[np.float32], kind: str) -> Operation:
-        """The same with numbers sent as ``kind``, one of :data:`pilot.comm.narrow.KINDS`."""
+        """Sum ``numbers`` in place, sent as ``kind``, one of :data:`pilot.comm.narrow.KINDS`."""
 
     def gather(self, row: NDArray[np.int64], rows: NDArray[np.int64]) -> Operation:
         """Collect the ``row`` of each rank in ``rows``, shape (size, len(row))."""
@@ -52,4 +52,4 @@ class Fabric(Protocol):
 
     @property
     def sockets(self) -> PeerSockets:
-        """On which operations make progress when a peer has sent something."""
+        """The connections on which operations make progress when a peer has sent something."""

@@ -12,8 +12,9 @@ import msgspec
 from pilot.core.errors import ProtocolError
 
 DOORBELL = b"."
-"""From a training process: the step's next part is full, or the last two are. From the rank process: all parts of the
-step are summed. From rail 0 to the other rails of its node: the next part may be summed; from those: it is summed.
+"""A single byte. From a training process: the step's next part is full, or the last two are. From the rank process: all
+parts of the step are summed. From rail 0 to the other rails of its node: the next part may be summed; from those: it is
+summed.
 """
 
 
@@ -100,8 +101,8 @@ class Spread(Note, frozen=True):
 
 
 class Broadcast(Note, frozen=True):
-    """From rail 0 to the other rails of its node, with a descriptor of ``size`` bytes: broadcast your pieces of them
-    from the first of ``nodes`` to the others. Answered by a ``DOORBELL`` when they have arrived.
+    """Broadcast your pieces of ``size`` bytes from the first of ``nodes`` to the others: rail 0 sends this to the other
+    rails of its node, with a descriptor of the bytes. Answered by a ``DOORBELL`` when they have arrived.
     """
 
     nodes: list[Rank]
@@ -109,7 +110,7 @@ class Broadcast(Note, frozen=True):
 
 
 class OutOfStep(Note, frozen=True):
-    """To a training process that sums or selects: ``gathering`` gathers meanwhile, so neither will be answered."""
+    """Sent to a training process that sums or selects while ``gathering`` gathers: neither will be answered."""
 
     gathering: Rank
 

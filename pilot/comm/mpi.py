@@ -60,7 +60,7 @@ class MpiFabric:
     """The ranks of a communicator. ``aside``: another one of the same ranks, for what must not mix with the sums."""
 
     sockets = PeerSockets()
-    """Of the process, whichever communicator."""
+    """The connections of the process, whichever communicator uses them."""
 
     def __init__(self, comm: MPI.Intracomm, aside: MPI.Intracomm | None = None) -> None:
         self._comm = comm

@@ -1,4 +1,4 @@
-"""How a process waits for MPI: sleeping, never spinning.
+"""Waits for MPI by sleeping, never by spinning.
 
 MPI makes progress, and reads this process's TCP connections to its peers, only when it is called. So a rank process
 that waits for its peers sleeps until one of them has sent something.
@@ -112,7 +112,7 @@ def ready_or_sent(channels: Sequence[Channel], sockets: PeerSockets, timeout_s: 
 
 
 def longer(nap_s: float) -> float:
-    """How long to sleep after a sleep of ``nap_s`` in which nothing happened."""
+    """Return the length of the next sleep after one of ``nap_s`` in which nothing happened."""
     return min(max(nap_s * GROWTH, FIRST_NAP_S), LONGEST_NAP_S)
 
 

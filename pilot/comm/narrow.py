@@ -19,7 +19,7 @@ _HALF_NORMAL, _HALF_INFINITE, _INFINITE = np.uint32(113 << 23), np.uint32(143 <<
 _HALF_BITS, _HALF_NAN, _HALF_SIGN = np.uint32(126 << 23), np.uint32(0x7E00), np.uint32(0x8000)
 _LEAST_NORMAL = np.float32(2.0**-14)
 _BLOCK = 1 << 15
-"""How many numbers to round at once: they stay in the cache through all passes, which is ten times as fast."""
+"""So many numbers are rounded at once: they stay in the cache through all passes, which is ten times as fast."""
 
 
 def narrowed(numbers: Floats, kind: str) -> Words:

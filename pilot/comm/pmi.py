@@ -29,7 +29,7 @@ from collections.abc import Mapping
 from pilot.core.errors import ProtocolError
 
 NAME_MAX, KEY_MAX, VALUE_MAX = 256, 64, 1024
-"""In characters, as reported to the client (``get_maxes``)."""
+"""Limits in characters, as reported to the client (``get_maxes``)."""
 
 PUTS_MAX = 64
 """Most puts between two barriers; MPICH makes one or two."""
@@ -53,8 +53,15 @@ class PmiServer:
     """
 
     def __init__(self, size: int, name: str, rails: int = 1) -> None:
-        self._size = size
-        self._name = name
+        self._answers = {
+            "init": _line("response_to_init", pmi_version=1, pmi_subversion=1, rc=0),
+            "get_maxes": _line("maxes", kvsname_max=NAME_MAX, keylen_max=KEY_MAX, vallen_max=VALUE_MAX, rc=0),
+            "get_appnum": _line("appnum", appnum=0, rc=0),
+            "get_my_kvsname": _line("my_kvsname", kvsname=name, rc=0),
+            "get_universe_size": _line("universe_size", size=size, rc=0),
+            "finalize": _line("finalize_ack", rc=0),
+            **dict.fromkeys(("barrier_in", "joined", "abort"), b""),
+        }
         self._own = {"PMI_process_mapping": f"(vector,(0,{size // rails},{rails}))"}
         self._table: dict[str, str] = {}
         self._received = b""
@@ -86,33 +93,17 @@ class PmiServer:
         words = dict(word.partition("=")[::2] for word in line.split())
         if self.in_barrier or self.finalized:
             raise ProtocolError(f"PMI: {line[:80]!r} out of turn")
-        match words.get("cmd"):
-            case "init":
-                return _line("response_to_init", pmi_version=1, pmi_subversion=1, rc=0)
-            case "get_maxes":
-                return _line("maxes", kvsname_max=NAME_MAX, keylen_max=KEY_MAX, vallen_max=VALUE_MAX, rc=0)
-            case "get_appnum":
-                return _line("appnum", appnum=0, rc=0)
-            case "get_my_kvsname":
-                return _line("my_kvsname", kvsname=self._name, rc=0)
-            case "get_universe_size":
-                return _line("universe_size", size=self._size, rc=0)
-            case "put":
-                return self._put(words.get("key", ""), words.get("value", ""))
-            case "get":
-                return self._get(words.get("key", ""))
-            case "barrier_in":
-                self.in_barrier = True
-                return b""
-            case "finalize":
-                self.finalized = True
-                return _line("finalize_ack", rc=0)
-            case "joined":
-                self.joined = True
-                return b""
-            case "abort":
-                return b""
-        raise ProtocolError(f"PMI: not understood: {line[:80]!r}")
+        command = words.get("cmd")
+        if command == "put":
+            return self._put(words.get("key", ""), words.get("value", ""))
+        if command == "get":
+            return self._get(words.get("key", ""))
+        if command not in self._answers:
+            raise ProtocolError(f"PMI: not understood: {line[:80]!r}")
+        self.in_barrier |= command == "barrier_in"
+        self.finalized |= command == "finalize"
+        self.joined |= command == "joined"
+        return self._answers[command]
 
     def _put(self, key: str, value: str) -> bytes:
         check_put(key, value)

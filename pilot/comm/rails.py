@@ -42,8 +42,8 @@ class Rails:
             for note, fd in zip(notes, fds, strict=True):
                 channel.send(note, fd)
 
-    def select(self, note: Select) -> None:
-        """The following steps use this arena."""
+    def send(self, note: Select | Quit) -> None:
+        """Pass on the choice of an arena, or that the generation ends normally."""
         for channel in self.channels:
             channel.send(note)
 
@@ -57,7 +57,7 @@ class Rails:
             channel.ring()
 
     def over(self, own: int) -> int:
-        """How many parts are complete on all rails, if ``own`` are on this one."""
+        """Return the number of parts that are complete on all rails, if ``own`` are on this one."""
         return min([own, *self._rung])
 
     def receive(self, channel: Channel) -> None:
@@ -80,11 +80,6 @@ class Rails:
         for channel in ready(self.channels, 0) if self.channels else ():
             self.receive(channel)
         return all(self._rung)
-
-    def quit(self) -> None:
-        """Send that the generation ends normally."""
-        for channel in self.channels:
-            channel.send(Quit())
 
 
 class RailServer:

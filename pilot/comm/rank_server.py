@@ -38,7 +38,7 @@ from pilot.core.errors import ProtocolError
 
 MOVING_EVERY_S = 1.0
 _ROWS_BYTES = MAX_PACKET_BYTES - 1024
-"""For the rows in a packet, which has a name and two lengths, too."""
+"""Space for the rows in a packet, which has a name and two lengths, too."""
 
 _Kind = TypeVar("_Kind")
 
@@ -71,7 +71,7 @@ class RankServer:
             channel.send(Here(self._generation, rank, self._fabric.size * len(self._channels)))
         while self._serve_round():
             pass
-        self._rails.quit()
+        self._rails.send(Quit())
         leave_together(self._fabric)
 
     def _serve_round(self) -> bool:
@@ -152,7 +152,7 @@ class RankServer:
         operation = self._fabric.sum(selected)
         wait_for(lambda: self._rounds.summed(operation), self._channels)
         self._selected = notes[0].number if (selected == notes[0].number).all() else None
-        self._rails.select(notes[0])
+        self._rails.send(notes[0])
         self._answer(selected, len(notes))
 
     def _gather(self, given: Sequence[Sequence[int]]) -> None:

@@ -31,7 +31,7 @@ from pilot.comm.rails import Rails
 from pilot.core.errors import ProtocolError
 
 PIECE_BYTES = 256 * 1024
-"""How much to add or copy at once: it stays in the cache for all arrays, and MPI can progress in between."""
+"""So much is added or copied at once: it stays in the cache for all arrays, and MPI can progress in between."""
 
 
 def add_up(arrays: Sequence[NDArray[np.generic]], drive: Callable[[], object]) -> None:

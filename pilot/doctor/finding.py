@@ -10,7 +10,7 @@ from pilot.protocol.pool_status import Answer
 
 
 class Grade(StrEnum):
-    """How bad it is."""
+    """The severity of a finding."""
 
     OK = "ok"
     WARN = "warn"
@@ -36,20 +36,20 @@ class Findings(Answer, frozen=True):
 
 
 def ok(check: str, seen: str) -> Finding:
-    """Nothing to fix."""
+    """A finding with nothing to fix."""
     return Finding(check, Grade.OK, seen)
 
 
 def warn(check: str, seen: str, remedy: str) -> Finding:
-    """Should be fixed some day."""
+    """A finding that should be fixed some day."""
     return Finding(check, Grade.WARN, seen, remedy)
 
 
 def ok_if(good: bool, check: str, seen: str, remedy: str, otherwise: Callable[[str, str, str], Finding]) -> Finding:
-    """``seen``, with a remedy unless it is ``good``."""
+    """The finding ``ok`` if ``good``, ``otherwise`` with a remedy."""
     return ok(check, seen) if good else otherwise(check, seen, remedy)
 
 
 def fail(check: str, seen: str, remedy: str) -> Finding:
-    """Must be fixed now."""
+    """A finding that must be fixed now."""
     return Finding(check, Grade.FAIL, seen, remedy)

@@ -29,7 +29,7 @@ FILES_PILOTS = 640
 
 
 def mpi(site: Site, _run_dir: Path) -> Iterator[Finding]:
-    """Two ranks on this host sum 8 MB over the provider and the interface that the site's groups use."""
+    """Let two ranks on this host sum 8 MB over the provider and the interface that the site's groups use."""
     here = next((name for name in site.interfaces if name in psutil.net_if_addrs()), None)
     where = f"{site.fabric} on {here or 'any interface'}"
     try:
@@ -83,7 +83,7 @@ def _problem() -> Problem:
 
 
 def tasks(site: Site, _run_dir: Path) -> Iterator[Finding]:
-    """Processes and threads that this user may still start (``ulimit -u``, and the cgroup's ``pids.max``)."""
+    """Check how many processes and threads this user may still start (``ulimit -u``, and the cgroup's ``pids.max``)."""
     room, need = host_limits.task_room(), host_limits.tasks_needed(site, None)
     if room is None:
         yield ok("task limits", "no limit on processes and threads")
@@ -94,7 +94,7 @@ def tasks(site: Site, _run_dir: Path) -> Iterator[Finding]:
 
 
 def open_files(site: Site, _run_dir: Path) -> Iterator[Finding]:
-    """The hard limit, to which the coordinator raises its soft one; each pilot takes one descriptor."""
+    """Check the hard limit on open files, to which the coordinator raises its soft one; each pilot takes one."""
     hard, need = host_limits.most_files(), host_limits.files_needed(site, FILES_PILOTS)
     seen = f"{hard} open files allowed; {FILES_PILOTS} pilots need {need}"
     remedy = "request a higher hard limit (ulimit -Hn), or run the coordinator inside a job"

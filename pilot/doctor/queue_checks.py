@@ -114,7 +114,7 @@ def grace(site: Site, delay_s: float) -> Finding:
 
 
 def _open(name: str, queue: Mapping[str, str]) -> Iterator[Finding]:
-    """Whether the queue accepts jobs, starts them, and is open to this user."""
+    """Check that the queue accepts jobs, starts them, and is open to this user."""
     closed = [
         *(["accepts no jobs (enabled = False)"] if queue.get("enabled") == "False" else []),
         *(["is stopped (started = False): jobs wait"] if queue.get("started") == "False" else []),
@@ -141,14 +141,14 @@ def _groups() -> set[str]:
 
 
 def _admits(listed: str, names: Collection[str]) -> bool:
-    """The first matching entry decides; without one, access is denied."""
+    """Whether an access list admits one of ``names``: its first matching entry decides; without one, it does not."""
     entries = (entry.strip().partition("@")[0] for entry in listed.split(",") if entry.strip())
     verdict = next((entry for entry in entries if entry.lstrip("+-") in (*names, "*", "")), "-")
     return not verdict.startswith("-")
 
 
 def _within_limits(site: Site, queue: Mapping[str, str]) -> Iterator[Finding]:
-    """Limits on a user's jobs, or on all jobs: ``[u:PBS_GENERIC=10]``, ``[o:PBS_ALL=10]``, or the older
+    """Check the limits on a user's jobs, or on all jobs: ``[u:PBS_GENERIC=10]``, ``[o:PBS_ALL=10]``, or the older
     ``max_user_run``."""
     user = getpass.getuser()
     for name in ("max_run", "max_queued", "max_user_run"):
@@ -162,7 +162,7 @@ def _within_limits(site: Site, queue: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _preemptable(site: Site, run: Run) -> Iterator[Finding]:
-    """Whether the scheduler can preempt pilots; any user can query how."""
+    """Check that the scheduler can preempt pilots; any user can query how."""
     try:
         order = _attributes(run(["qmgr", "-c", "list sched"], site.command_timeout_s)).get("preempt_order", "")
     except SubmitError as error:

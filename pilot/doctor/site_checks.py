@@ -42,7 +42,7 @@ def _interfaces(site: Site) -> Iterator[Finding]:
 
 
 def _port(site: Site, run_dir: Path) -> Finding:
-    """Whether the coordinator can listen at the site's address and port."""
+    """Check that the coordinator can listen at the site's address and port."""
     address = bind_address(site)
     with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -57,7 +57,7 @@ def _port(site: Site, run_dir: Path) -> Finding:
 
 
 def _advertised(site: Site) -> Finding:
-    """Whether nodes can use the advertised address. If training uses ``lo``, the nodes are this machine."""
+    """Check that nodes can use the advertised address. If training uses ``lo``, the nodes are this machine."""
     name = advertise_address(site)
     try:
         addresses = sorted({str(entry[4][0]) for entry in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)})

@@ -125,7 +125,7 @@ def _space(check: str, folder: Path) -> Iterator[Finding]:
 
 
 def _quota(check: str, folder: Path) -> Iterator[Finding]:
-    """Allocate some space, which exposes any file system's quota; and ask ``quota`` if it is installed."""
+    """Check the quota by allocating some space, on any file system, and by ``quota`` if it is installed."""
     remedy = "free some space, or ask for more quota"
     try:
         with tempfile.TemporaryFile(dir=folder) as file:

@@ -56,7 +56,7 @@ class Ledger:
         self._began[generation] = step
 
     def add(self, records: Iterable[LedgerRange]) -> None:
-        """Add what a leader reported."""
+        """Add a leader's records."""
         for record in records:
             self._epochs.setdefault(record.generation, {}).setdefault(record.epoch, StepRanges()).add(record)
 
@@ -150,7 +150,7 @@ def _before(own: list[LedgerRange], cut: _Cut | None) -> Iterator[LedgerRange]:
 
 
 def _covered(records: Iterable[LedgerRange]) -> int:
-    """How many steps the records of one generation (or of a lineage) cover."""
+    """The number of steps that the records of one generation (or of a lineage) cover."""
     covered, end = 0, 0
     for record in sorted(records, key=lambda r: r.step):
         covered += max(0, record.step_end - max(record.step, end))
@@ -275,7 +275,7 @@ class _Known:
 
     @classmethod
     def of(cls, report: LedgerRange) -> _Known:
-        """As it was reported."""
+        """A reported range."""
         return cls(report, report.step_end - report.step == 1)
 
     def cut(self, step: int, cursor: int) -> list[_Known]:
@@ -308,7 +308,7 @@ class StepRanges:
 
     @property
     def ranges(self) -> list[LedgerRange]:
-        """What is known, in the order of steps."""
+        """The known ranges, in the order of steps."""
         return [known.range for known in self._known]
 
     def add(self, report: LedgerRange) -> None:

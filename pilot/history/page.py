@@ -38,7 +38,7 @@ MARKS = {Fate.NOTICE: "#d4a000", Fate.GONE: "#d4a000", Fate.LOST: "#c0202a"}
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """What the page shows."""
+    """The content of the page."""
 
     name: str  #: of the pool
     summary: Sequence[str]  #: the pool's life, in sentences

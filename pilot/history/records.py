@@ -49,7 +49,7 @@ class TrainerRecord:
     node_seconds: float = 0.0
 
     def gives_back(self, node: NodeId, job: str, now_s: float) -> None:
-        """It has no worker on ``node`` any more."""
+        """Record that its worker on ``node`` has ended."""
         since_s = self.held_since_s.pop(node, None)
         if since_s is not None:
             self.node_seconds += now_s - since_s
@@ -57,7 +57,7 @@ class TrainerRecord:
             del self.spans[:-SPANS_KEPT]
 
     def held_node_seconds(self, now_s: float) -> float:
-        """How long it has had workers on nodes until now, summed over the nodes."""
+        """Node-seconds of its workers until now."""
         return self.node_seconds + sum(now_s - since_s for since_s in self.held_since_s.values())
 
     def settle(self, now_s: float) -> None:

@@ -18,7 +18,7 @@ Sentence = tuple["Topic", str, TrainerId | None, Sequence[NodeId]]
 
 
 class Topic(StrEnum):
-    """What a sentence is about."""
+    """The subject of a sentence."""
 
     NODE = "node"
     TRAINER = "trainer"

@@ -13,7 +13,7 @@ from pilot.rundir.follower import Applied, Follower
 
 
 class Use(StrEnum):
-    """What a node is used for."""
+    """The use of a node."""
 
     IDLE = "idle"
     WARMING = "warming"

@@ -31,7 +31,7 @@ def node_names(nodes: Sequence[NodeId]) -> str:
 
 
 def plan_change(count: int, before: int) -> str:
-    """What a plan that gives ``count`` nodes changes for a trainer."""
+    """The change for a trainer that a plan gives ``count`` nodes, in words."""
     return f"gets {node_count(count)} by plan, had {before}"
 
 

@@ -63,12 +63,8 @@ def can_stay(problem: Problem) -> bool:
 def best_known(problem: Problem, incumbents: Sequence[Plan], bound: float | None, planner: str) -> Plan:
     """The best incumbent if it is better than the current allocation, else that one (FreeTrain §3.6).
 
-    Staying is impossible if the pool has fewer nodes than are held: then the equal share is an incumbent, too.
-
-    Parameters
-    ----------
-    incumbents : the first of equals wins
-    bound : an upper bound of all plans' objectives; None if unknown
+    Staying is impossible if the pool has fewer nodes than are held: then the equal share is an incumbent, too. Of equal
+    incumbents the first wins; ``bound`` is an upper bound of all plans' objectives, None if unknown.
     """
     plans = [replace(plan, status=PlanStatus.INCUMBENT) for plan in incumbents]
     if can_stay(problem):

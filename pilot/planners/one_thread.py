@@ -12,7 +12,7 @@ ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_
 
 
 def load_numpy() -> None:
-    """Import numpy so; batch jobs may inherit our environment, which stays as it was."""
+    """Import numpy without threads; our environment, which batch jobs may inherit, stays as it was."""
     before = {name: os.environ.get(name) for name in ONE_THREAD}
     os.environ.update(ONE_THREAD)
     try:

@@ -56,7 +56,7 @@ def find(name: str) -> Solver:
 
 
 def cbc(lp: Path, limit_s: float, start: Mapping[str, float], gap: float = 0.0) -> SolverAnswer:
-    """COIN-OR CBC from the ``cbcbox`` wheel, without its heuristics: from an optimal start only a proof is missing."""
+    """Solve with COIN-OR CBC from the ``cbcbox`` wheel, without heuristics: an optimal start needs only a proof."""
     solution = lp.with_suffix(".cbc")
     limit = ["-sec", f"{_OWN_SHARE * limit_s:.3f}", "-timeMode", "elapsed"]
     gaps = ["-ratioGap", f"{gap:g}", "-allowableGap", "0", "-increment", "0"]
@@ -67,7 +67,7 @@ def cbc(lp: Path, limit_s: float, start: Mapping[str, float], gap: float = 0.0) 
 
 
 def read_cbc(solution: str, log: str) -> SolverAnswer:
-    """CBC's solution file: a line with the status, then ``index name value reduced-cost``."""
+    """Read CBC's solution file: a line with the status, then ``index name value reduced-cost``."""
     status, _, rows = solution.partition("\n")
     if not re.match(r"Optimal\b|Stopped on \w+", status):
         raise SolverError(f"no solution, it reports {status[:100]!r}")
@@ -79,7 +79,7 @@ def read_cbc(solution: str, log: str) -> SolverAnswer:
 
 
 def glpk(lp: Path, limit_s: float, start: Mapping[str, float], gap: float = 0.0) -> SolverAnswer:  # noqa: ARG001  # the solvers' signature; GLPK takes no start
-    """GLPK's ``glpsol`` from the path. It counts full seconds: a shorter limit is enforced by killing it."""
+    """Solve with GLPK's ``glpsol`` from the path. It counts full seconds: a shorter limit is enforced by killing it."""
     solution = lp.with_suffix(".glpk")
     limit = ["--tmlim", str(max(1, int(_OWN_SHARE * limit_s)))]
     log = _run(["glpsol", "--lp", str(lp), *limit, "--mipgap", f"{gap:g}", "--output", str(solution)], limit_s)
@@ -87,7 +87,7 @@ def glpk(lp: Path, limit_s: float, start: Mapping[str, float], gap: float = 0.0)
 
 
 def read_glpk(solution: str, log: str) -> SolverAnswer:
-    """GLPK's report: ``Status:``, and per column ``number name * value lower upper`` (the star: an integer one);
+    """Read GLPK's report: ``Status:``, and per column ``number name * value lower upper`` (the star: an integer one);
     rows, which look alike, come before."""
     found = re.search(r"^Status:\s+INTEGER (OPTIMAL|NON-OPTIMAL|UNDEFINED)$", solution, re.MULTILINE)
     if found is None:
@@ -100,7 +100,7 @@ def read_glpk(solution: str, log: str) -> SolverAnswer:
 
 
 def highs(lp: Path, limit_s: float, start: Mapping[str, float], gap: float = 0.0) -> SolverAnswer:
-    """HiGHS from the ``highspy`` wheel."""
+    """Solve with HiGHS from the ``highspy`` wheel."""
     from highspy import HighsModelStatus, HighsSolution, HighsStatus, SolutionStatus
 
     solver, solution = _silent_highs(), HighsSolution()
@@ -125,7 +125,7 @@ def highs(lp: Path, limit_s: float, start: Mapping[str, float], gap: float = 0.0
 
 
 def _silent_highs() -> Any:
-    """Silent from the beginning: the constructor of HiGHS 1.16 itself writes a header to standard output."""
+    """HiGHS without output: the constructor of HiGHS 1.16 itself writes a header to standard output."""
     from highspy import Highs
 
     class Silent(Highs):  # type: ignore[misc]  # highspy has no types

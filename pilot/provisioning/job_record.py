@@ -56,7 +56,7 @@ class JobRecord:
     killing: Retry = field(default_factory=Retry)
 
     def leaving(self, now_s: float, site: Site) -> bool:
-        """Whether it no longer counts.
+        """Whether the job no longer counts.
 
         An agent's notice counts only for the grace and a while: one of several agents in a job may leave alone. The end
         of the wall time applies to all.
@@ -66,7 +66,7 @@ class JobRecord:
         return gone or ends or self.preempted or self.dead(now_s, site)
 
     def yields(self, now_s: float, site: Site) -> bool:
-        """Whether another user's job is taking its nodes, and does not seem to have them yet."""
+        """Whether another user's job is taking the job's nodes, and does not seem to have them yet."""
         announced = self.preempted or (bool(self.cause) and WALLTIME_CAUSE not in self.cause)
         return announced and self.cancelled_s is None and self._is_fresh(now_s, site)
 
@@ -74,28 +74,29 @@ class JobRecord:
         return now_s < self.noticed_s + site.grace_s + YIELD_POLLS * site.poll_s
 
     def dead(self, now_s: float, site: Site) -> bool:
-        """Whether the scheduler shows it as running while its agent has been silent for longer than its lease."""
+        """Whether the scheduler shows the job as running while its agent has been silent for longer than its lease."""
         if self.phase is not JobPhase.RUNNING or self.alive_s is None:
             return False
         lease_s = site.orphan_s + site.heartbeat_s
         return now_s - self.alive_s > (lease_s if self.joined_s is not None else max(lease_s, STARTING_S))
 
     def shown_running(self, now_s: float) -> None:
-        """Start the time for its agent to join with the first view of the running job, and to come back with the first
+        """Start the time for the agent to join with the first view of the running job, and to come back with the first
         one after a suspension, during which no agent can answer."""
         if self.alive_s is None or self.phase is JobPhase.SUSPENDED:
             self.alive_s = now_s
 
     def ends_early(self, unix_s: float, site: Site) -> bool:
-        """Whether the end of a wall time shorter than requested is near; the agent does not know of that end."""
+        """Whether the job's end is near, at a wall time shorter than requested, of which its agent does not know."""
         view = self.view
         if view is None or view.end_s is None or view.walltime_s is None or view.walltime_s >= self.walltime_s:
             return False
         return view.end_s - unix_s <= site.grace_s + SOON_POLLS * site.poll_s
 
     def end_s(self, site: Site) -> float | None:
-        """When its nodes will have left (Unix time), as far as the scheduler knows: its agent begins to leave before
-        the wall time ends, or another user's job is planned there, but not within the time that the site guarantees.
+        """When the job's nodes will have left (Unix time), as far as the scheduler knows: its agent begins to leave
+        before the wall time ends, or another user's job is planned there, but not within the time that the site
+        guarantees.
         """
         view = self.view
         if view is None or self.phase is not JobPhase.RUNNING:
@@ -106,14 +107,14 @@ class JobRecord:
         return min(ends_s, default=None)
 
     def requeued(self, restart: int) -> None:
-        """Forget its earlier run: nothing is known about the new one yet."""
+        """Forget the job's earlier run: nothing is known about the new one yet."""
         self.restart, self.joined_s, self.alive_s, self.cause, self.preempted = restart, None, None, "", False
         self.noticed_s, self.suspended, self.lost, self.reported_end_s = -math.inf, False, False, None
 
     # --- once it is over
 
     def ending(self, unix_s: float, site: Site) -> JobEnd:
-        """How it ended, given that it is over at ``unix_s``.
+        """How the job ended, given that it is over at ``unix_s``.
 
         The scheduler knows best why it took a node. But a job whose agent left within its grace ends as *completed*;
         then the agent's report counts, as it does for a job that the scheduler no longer knows. A dead node is noticed
@@ -138,7 +139,7 @@ class JobRecord:
         return shown or JobEnd.GONE
 
     def _used_walltime(self, unix_s: float, site: Site) -> bool:
-        """Whether its wall time was used up when it was signalled. The last view may be from before its end."""
+        """Whether the wall time was used up when the job was signalled. The last view may be from before its end."""
         view, lead_s = self.view, site.notice_lead_s if site.notice_signal else 0.0
         if view is None or view.start_s is None or view.walltime_s is None:
             return False
@@ -146,12 +147,12 @@ class JobRecord:
         return end_s - view.start_s >= view.walltime_s - lead_s - CLOSE_S
 
     def detail(self) -> str:
-        """Why it ended, in the scheduler's words."""
+        """Why the job ended, in the scheduler's words."""
         detail = self.view.detail if self.view else "the scheduler no longer knows it"
         return f"its agent had been silent for longer than its lease; {detail}" if self.lost else detail
 
     def failed(self, now_s: float, ending: JobEnd) -> bool:
-        """Whether pilots seem not to work: it ended by itself without ever joining, or failed soon after joining."""
+        """Whether pilots seem not to work: the job ended by itself without ever joining, or failed soon after it."""
         if self.joined_s is None:
             return ending in (JobEnd.FAILED, JobEnd.GONE, JobEnd.COMPLETED)
         return ending is JobEnd.FAILED and now_s - self.joined_s < STEADY_S

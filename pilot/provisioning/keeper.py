@@ -25,7 +25,6 @@ NEVER_HEARD_S = 10.0
 """A scheduler that never answered has no jobs from us: at the end it is polled only this long for an earlier
 coordinator's jobs."""
 
-
 DOWN_POLL_S = 1.0
 DOWN_GROWTH = 1.5
 """At the end the scheduler is polled soon, then less and less often, down to the usual rate."""
@@ -48,14 +47,8 @@ class Demand:
 
 
 class Keeper:
-    """Keeps the pilots of one pool.
-
-    Parameters
-    ----------
-    site, scheduler : where to submit, and what submits, shows and cancels jobs
-    report : called with each event, on the event loop
-    clock : monotonic, in seconds; the scheduler's times are Unix times
-    """
+    """Keeps the pilots of one pool on ``site``, through ``scheduler``. ``report`` is called on the event loop
+    with each event. ``clock`` is monotonic, in seconds; the scheduler's times are Unix times."""
 
     def __init__(
         self,
@@ -80,7 +73,7 @@ class Keeper:
 
     @property
     def answers(self) -> bool:
-        """Whether the scheduler answered the last time."""
+        """Whether the scheduler answered the last poll."""
         return self._answers
 
     # --- calls of the coordinator
@@ -102,7 +95,7 @@ class Keeper:
         self.book.registered(self._clock(), job, restart)
 
     def end_s(self, job: str) -> float | None:
-        """When its nodes will have left (Unix time), as far as known."""
+        """When the nodes of ``job`` will have left (Unix time); None: not known."""
         record = self.book.jobs.get(job)
         return record.end_s(self._site) if record is not None else None
 
@@ -116,7 +109,7 @@ class Keeper:
         return [job.job for job in self.book.scaling_jobs(self._clock()) if not job.leaving]
 
     def status(self) -> KeeperStatus:
-        """The status for users."""
+        """The keeper's status, for users."""
         jobs = self.book.scaling_jobs(self._clock())
         staying = [job for job in jobs if not job.leaving]
         snapshot = self._snapshot or QueueSnapshot()

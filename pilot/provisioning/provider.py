@@ -64,13 +64,8 @@ def make_provider(site: Site, walltime: str | None = None) -> Any:
 
 
 class PilotProvider:
-    """Submits pilots of one site. Its calls block: run them in a thread.
-
-    Parameters
-    ----------
-    site_file : the site, and its ``provider`` hook if it has one
-    script_dir : where Parsl's scripts and the jobs' output go
-    """
+    """Submits pilots of one site, through its ``provider`` hook if it has one. Parsl's scripts and the jobs' output go
+    to ``script_dir``. Its calls block: run them in a thread."""
 
     def __init__(self, site_file: SiteFile, script_dir: Path) -> None:
         self.site = site_file.site

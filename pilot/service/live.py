@@ -38,7 +38,7 @@ from pilot.site.site_files import SiteFile
 log = logging.getLogger("pilot.service")
 
 ANSWERS_S = 1.0
-"""How long an exiting coordinator stays to answer earlier requests."""
+"""Time for an exiting coordinator to answer earlier requests."""
 
 
 class Live:

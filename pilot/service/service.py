@@ -45,7 +45,7 @@ SETTLE_S = 2.0
 """Within this time an agent that came back has sent its queued reports."""
 
 ELSEWHERE_MAX = 100
-"""How many hosts outside of the pool are reported because their pilots were refused, each once."""
+"""Hosts outside of the pool that are reported because their pilots were refused, each once."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 

@@ -22,7 +22,7 @@ from pilot.submission.study_definition import Asked, KnownTrial, StudyDefinition
 
 
 class _NoLock:
-    """There is one writer: the coordinator owns the run directory."""
+    """A lock that always succeeds: the coordinator, which owns the run directory, is the only writer."""
 
     def acquire(self) -> bool:
         """Succeed at once."""

@@ -107,11 +107,11 @@ def with_check(spec: TrainerSpec, asked: Checking | None, launch: LaunchSpec, si
 
 
 class ForkJob(msgspec.Struct, frozen=True):
-    """A training process to start. ``life`` identifies it; ``threads`` is how many torch may use; ``variables`` are
+    """A training process to start. ``number`` identifies it; ``threads`` is how many torch may use; ``variables`` are
     pilot's own, in addition to the user's in ``launch``.
     """
 
-    life: int
+    number: int
     threads: int
     launch: LaunchSpec
     variables: dict[str, str] = {}

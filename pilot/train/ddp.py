@@ -1,22 +1,22 @@
 """Runs a script for ``torchrun`` (DistributedDataParallel) unchanged, restarting it whenever its group changes.
 
-This follows TorchElastic's contract: at every change of members all processes end and restart from what the script has
-saved. Here a process with torch imported stays, and the script's process is forked from it in each generation
-(:mod:`pilot.train.ddp_process`). To the agent it looks like a session's worker (:mod:`.elastic`):
+This follows TorchElastic's contract: at every change of members all processes end and restart from the script's own
+checkpoint. Here a process with torch imported stays, and the script's process is forked from it in each generation
+(:mod:`pilot.train.ddp_process`). The agent treats it as a session's worker (:mod:`pilot.train.ranks.elastic`):
 
 ============================  ========================================================================================
-a generation can start        its ranks gather, rank 0 tells where its store is, each forks the script, and rank 0 says
+a generation can start        its ranks gather the address of rank 0's store, each forks the script, and rank 0 sends
                               ``GroupFormed``
-the next one is ready, or a   notice, then the end of the script, as soon as it has saved; then the next generation, or
-pause, or this rank parts     waiting for what comes
-the generation was dissolved  the script is ended at once: a peer is gone
+the next one is ready, or a   the script gets notice and ends as soon as it has saved; then the next generation starts,
+pause, or this rank leaves    or this process waits
+the generation was dissolved  the script is ended at once, because a peer is gone
 the script ended well         on rank 0 the trainer has finished
-the script failed             where nobody takes the generation back in a moment, it was not for a peer that is gone:
-                              ``GroupBroken``. Five in a row without a new step, and the trainer has failed
+the script failed             if the generation is not dissolved in a moment, the failure is not due to a lost peer, and
+                              ``GroupBroken`` is sent. Five in a row without a new step, and the trainer has failed
 ============================  ========================================================================================
 
-Steps are the calls of ``optimizer.step``, samples are steps times ranks; the measured rate and what a restart costs
-are in these units.
+Steps are the calls of ``optimizer.step``, samples are steps times ranks; the rate and the cost of a restart are
+measured in these units.
 """
 
 from __future__ import annotations
@@ -45,15 +45,13 @@ from pilot.train.node.sockets import RankConnected, RankGone, RankMessage, Worke
 from pilot.train.ranks.script_end import Released
 
 ADDRESS = "PILOT_DDP_ADDRESS"
-"""The environment variable of such a worker with its node's address on the site's interface."""
+"""The worker's environment variable with its node's address on the site's interface."""
 
 CHECKPOINT = "checkpoint.pt"
-"""In the trainer's folder."""
+"""The file name of the script's checkpoint in the trainer's folder."""
 
 WITH_OPTIMIZERS = "torch._dynamo"
-"""torch imports this with the first optimizer, which takes 2 to 4 s: we do it once, not in each generation. It starts
-no thread.
-"""
+"""torch imports this with the first optimizer, in 2 to 4 s; it is imported before forks, and starts no thread."""
 
 POLL_S = 0.05
 PERIOD_S = 1.0
@@ -62,8 +60,8 @@ PEER_LOSS_S = 2.0
 
 
 def checkpoint_for_script(checkpoint: Path, uid: str, stack: ExitStack) -> Path:
-    """The path by which the script of trainer ``uid`` finds ``checkpoint``: if others could exchange a folder on the
-    way to it, one that leads through this process, which holds the checkpoint's folder as long as ``stack`` is open.
+    """Return the path of ``checkpoint`` for the script of trainer ``uid``. If other users could replace a folder on the
+    way to it, the path leads through this process, which holds the folder open as long as ``stack`` is open.
     """
     folder = checkpoint.parent
     try:
@@ -76,7 +74,7 @@ def checkpoint_for_script(checkpoint: Path, uid: str, stack: ExitStack) -> Path:
 
 
 class Restarts:
-    """See the module."""
+    """The generations of a worker whose script is restarted in each."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._trainer, self._uid = environment["PILOT_TRAINER"], environment["PILOT_TRAINER_UID"]
@@ -94,9 +92,7 @@ class Restarts:
         self._progress = StepCounts(self._trainer)
 
     def run(self) -> None:
-        """Returns in each process that will run the script. In this process it raises ``SystemExit`` when told to
-        stop.
-        """
+        """Return in each process that will run the script; raise ``SystemExit`` in this one when the agent stops it."""
         checkpoint = checkpoint_for_script(self._checkpoint, self._uid, self._held)
         importlib.import_module(WITH_OPTIMIZERS)
         self._link.send(wire.WorkerReady(self._trainer, time.time() - psutil.Process().create_time()))
@@ -104,7 +100,7 @@ class Restarts:
             while True:
                 group = self._next_group()
                 try:
-                    endpoint = self._meet(group)
+                    endpoint = self._start_store(group)
                 except PeerGone:
                     self._lose(group.generation)
                     self._end_generation()
@@ -129,8 +125,8 @@ class Restarts:
             self._attend(None)
         return self._membership.start(membership.generation)
 
-    def _meet(self, group: Membership) -> tuple[str, int]:
-        """The address of this generation's store, which rank 0 runs."""
+    def _start_store(self, group: Membership) -> tuple[str, int]:
+        """Start this generation's store on rank 0, and return its address on all ranks."""
         if group.rank == 0:
             self._store = Store(self._address)
         here = [int(IPv4Address(self._address)), self._store.port] if self._store is not None else [0, 0]
@@ -150,14 +146,14 @@ class Restarts:
         return self._rows
 
     def _follow(self, group: Membership, process: ScriptProcess) -> None:
-        """Follow the script until the generation is over."""
-        failed_s = told_s = again_s = 0.0
+        """Watch the script, and report its progress and end, until the generation is over."""
+        failed_s = finished_s = again_s = 0.0
         while self._membership.current is group:
             self._attend(POLL_S)
             now_s, status = time.monotonic(), process.poll()
             if status == 0 and group.rank == 0:
-                if now_s >= told_s:
-                    told_s = now_s + self._silent_s
+                if now_s >= finished_s:
+                    finished_s = now_s + self._silent_s
                     self._report(group, process)
                     steps, samples = self._progress.steps, self._progress.samples
                     self._link.send(wire.TrainerFinished(self._trainer, group.generation, steps, samples))
@@ -181,12 +177,12 @@ class Restarts:
             self._link.send(self._progress.report(group, process.tally.read()))
 
     def _change(self, group: Membership, process: ScriptProcess) -> None:
-        """A planned change: the next generation, a pause, or this rank parts."""
+        """Do a planned change: the next generation, a pause, or this rank leaves."""
         if process.poll() is None and process.wants_notice():
             process.give_notice()
             self._wait_until(group, process, process.has_saved, NOTICE_S)
         parts = self._membership.joining is None and not self._membership.pause_asked
-        if parts:  # those that stay may still be saving; their end, or the agent, will end the script
+        if parts:  # the other ranks may still be saving; their end, or the agent, will end the script
             self._wait_until(group, process, lambda: False, math.inf)
         if self._membership.current is not group:
             return
@@ -214,7 +210,7 @@ class Restarts:
         if store is not None:
             store.close()
 
-    # --- what happens ------------------------------------------------------------------------------------------------
+    # --- events ------------------------------------------------------------------------------------------------------
 
     def _attend(self, timeout_s: float | None) -> None:
         for event in self._link.wait(timeout_s):
@@ -235,7 +231,7 @@ class Restarts:
             case DissolveGroup(_, generation):
                 self._lose(generation)
                 self._membership.killed(generation)
-            case WriteCheckpoint() if self._seat.rank == 0:  # there is nothing but what the script has saved
+            case WriteCheckpoint() if self._seat.rank == 0:  # there is only the script's own checkpoint
                 steps, path = self._progress.steps, str(self._checkpoint)
                 self._link.send(wire.CheckpointWritten(self._trainer, 0, steps, asked=True, path=path))
             case StopWorker(reason=reason):
@@ -249,7 +245,7 @@ class Restarts:
                 self._membership.rank_lost(generation)
 
     def _in_force(self) -> int:
-        """The generation; 0: none."""
+        """Return the generation in force; 0: none."""
         return self._membership.current.generation if self._membership.current is not None else 0
 
     def _lose(self, generation: int) -> None:
@@ -257,7 +253,7 @@ class Restarts:
         self._membership.rank_lost(generation)
 
     def _stop(self, reason: str) -> None:
-        """When rank 0 has reached the script's end, the others will, too; the agent ends those that do not."""
+        """Stop the worker. If rank 0 has finished, the script ends by itself here, too, or the agent ends it."""
         if reason == Outcome.FINISHED.value and self._process is not None:
             self._process.wait()
         if self._membership.current is not None:
@@ -265,16 +261,16 @@ class Restarts:
         raise Released(0)
 
     def _quit(self, group: Membership) -> None:
-        """Let its rank process exit normally."""
+        """Let the rank process of ``group`` exit normally."""
         with suppress(PeerGone):
             self._link.channel(group.generation).send(Quit())
 
 
 class StepCounts:
-    """What rank 0 reports, in steps and in samples: a step of each rank counts as one sample.
+    """The progress that rank 0 reports, in steps and in samples: a step of each rank counts as one sample.
 
-    ``failed``: the script has failed in this generation without saving, so it will repeat the same steps; ``again``:
-    the same in the previous generation.
+    ``failed``: the script has failed in this generation without saving, so it will repeat the same steps; ``again``: it
+    had failed like this in the previous generation.
     """
 
     def __init__(self, trainer: str) -> None:
@@ -288,24 +284,23 @@ class StepCounts:
         self._resized = False
 
     def row(self) -> list[int]:
-        """What the ranks of the next generation must know about this one."""
+        """Return the numbers that the ranks of the next generation need."""
         return [self.steps, self.samples, *self._before, int(self.failed)]
 
     def began(self, group: Membership, rows: list[list[int]]) -> None:
-        """A generation starts, with the largest number of steps that any of its ranks knows and that will not be
-        repeated."""
+        """Start a generation, with the largest number of steps of any rank that will not be repeated."""
         self.failed, self.again = False, any(failed for *_, failed in rows)
         known = [(row[2], row[3]) if self.again else (row[0], row[1]) for row in rows]
         self._before = self.steps, self.samples = max(known)
         self._resized, self._size, self._stall_reported = group.size != self._size, group.size, False
 
     def ended(self, tally: tuple[int, float, float]) -> None:
-        """The script's process has ended."""
+        """Note that the script's process has ended, with this tally."""
         self._take(tally)
         self._stopped_s = tally[2] or time.monotonic()
 
     def report(self, group: Membership, tally: tuple[int, float, float]) -> wire.Progress:
-        """The script's progress."""
+        """Return a report of the script's progress."""
         self._take(tally)
         steps, first_s, last_s = tally
         per_s = self._size * (steps - 1) / (last_s - first_s) if last_s - first_s >= PERIOD_S else None
@@ -330,7 +325,7 @@ class StepCounts:
 
 
 def _why(status: int) -> str:
-    """Why the script failed, in a line for its log, to which this process writes, too."""
+    """Return the reason why the script failed, with the last line of its log, to which this process writes, too."""
     how = f"ended with status {status}" if status > 0 else f"was killed by signal {-status}"
     try:
         with Path("/proc/self/fd/2").open("rb") as log:

@@ -1,12 +1,12 @@
-"""The processes of one generation of a script for ``torchrun``: the script itself, and the store where its ranks meet.
+"""The processes of one generation of a script for ``torchrun``: the script itself, and the store of its ranks.
 
 Both are forked from a process that has imported torch and runs one thread. The script gets the environment variables of
 ``torchrun`` (torch's documentation, *torchrun (Elastic Launch)*, "Environment Variables") and three more:
 
-``PILOT_CHECKPOINT``    one file, the same on all nodes and in all generations: where to save, and to resume from (its
-                        path may differ)
-``PILOT_NOTICE``        a file that is there once the process is about to be ended
-``PILOT_NOTICE_S``      how many seconds it then has, if it handles (or ignores) SIGUSR1, which comes with the file
+``PILOT_CHECKPOINT``    the file to save to and to resume from, the same on all nodes and in all generations (its path
+                        may differ)
+``PILOT_NOTICE``        a file that exists once the process is about to be ended
+``PILOT_NOTICE_S``      the seconds that it then has, if it handles (or ignores) SIGUSR1, which comes with the file
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ from pilot.train.node.membership import Membership, Seat
 from pilot.train.script import imported
 
 NOTICE_S = 10.0
-"""How long a script may take to save before a change."""
+"""The time that a script has to save before a change."""
 
 _COUNTS = struct.Struct("Qdd")
 
 
 class Tally:
-    """How many steps the script's optimizers did, and when the first and the last were; shared by two processes."""
+    """Counts the steps of the script's optimizers, and times the first and the last; shared by two processes."""
 
     def __init__(self) -> None:
         self._memory = mmap.mmap(-1, _COUNTS.size)
 
     def begin(self) -> None:
-        """In the script's process: count from now on."""
+        """Start to count, in the script's process."""
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
         register_optimizer_step_post_hook(self._stepped)
 
     def read(self) -> tuple[int, float, float]:
-        """(steps, time of the first, time of the last), on the monotonic clock."""
+        """Return (steps, time of the first, time of the last), on the monotonic clock."""
         return _COUNTS.unpack_from(self._memory)
 
     def _stepped(self, *_: object) -> None:
@@ -60,7 +60,7 @@ class Tally:
 
 @dataclass(slots=True)
 class ScriptProcess:
-    """A process that runs the script. ``status``: how it ended, as of ``os.waitstatus_to_exitcode``."""
+    """A process that runs the script. ``status``: its exit code, as of ``os.waitstatus_to_exitcode``."""
 
     pid: int
     tally: Tally
@@ -73,19 +73,19 @@ class ScriptProcess:
         self._before = self._saved_ns()
 
     def poll(self) -> int | None:
-        """Its status; None while it runs."""
+        """Return the status of the process; None while it runs."""
         if self.status is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             self.status = os.waitstatus_to_exitcode(status) if pid else None
         return self.status
 
     def wait(self) -> None:
-        """Wait until it has ended by itself."""
+        """Wait until the process has ended by itself."""
         while self.poll() is None:
             time.sleep(0.01)
 
     def wants_notice(self) -> bool:
-        """Whether it handles SIGUSR1, or ignores it and checks for the file; otherwise the signal would end it."""
+        """Return whether the process handles or ignores SIGUSR1; otherwise the signal would end it."""
         with suppress(OSError):
             for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
                 name, _, mask = line.partition(":")
@@ -94,17 +94,17 @@ class ScriptProcess:
         return False
 
     def give_notice(self) -> None:
-        """Tell it that it will be ended."""
+        """Announce the end of the process to it, by the file and the signal."""
         self._before = self._saved_ns()
         self.notice.touch()
         os.kill(self.pid, signal.SIGUSR1)
 
     def has_saved(self) -> bool:
-        """Whether it, or its rank 0 on another node, has saved since its start, or since the notice."""
+        """Return whether the checkpoint was written, by any rank, since the process's start or the notice."""
         return self._saved_ns() != self._before
 
     def kill(self) -> None:
-        """End it with all that it started."""
+        """End the process, with all that it started."""
         with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         if self.status is None:
@@ -119,13 +119,13 @@ class ScriptProcess:
 
 
 def start(environment: Mapping[str, str], checkpoint: Path, notice: Path) -> ScriptProcess | None:
-    """Fork the process that will run the script; returns None in that process."""
+    """Fork the process that will run the script, and return it; return None in that process."""
     tally, parent = Tally(), os.getpid()
     ours = {"PILOT_CHECKPOINT": checkpoint, "PILOT_NOTICE": notice, "PILOT_NOTICE_S": f"{NOTICE_S:g}"}
     sys.stdout.flush()
     pid = os.fork()
     if pid:
-        with suppress(PermissionError):  # it did so itself, and has called exec since
+        with suppress(PermissionError):  # the child did so itself, and has called exec since
             os.setpgid(pid, pid)
         return ScriptProcess(pid, tally, notice, checkpoint)
     os.setpgid(0, 0)
@@ -138,7 +138,7 @@ def start(environment: Mapping[str, str], checkpoint: Path, notice: Path) -> Scr
 
 
 def torchrun_environment(group: Membership, seat: Seat, endpoint: tuple[str, int], run: str) -> dict[str, str]:
-    """What ``torchrun`` would set for this rank of ``group``, whose store is at ``endpoint``."""
+    """Return the variables that ``torchrun`` would set for this rank of ``group``, whose store is at ``endpoint``."""
     node, nodes = group.rank // seat.size, group.size // seat.size
     values: dict[str, object] = {
         "RANK": group.rank,
@@ -161,9 +161,7 @@ def torchrun_environment(group: Membership, seat: Seat, endpoint: tuple[str, int
 
 
 class Store:
-    """torch's TCPStore, listening only at ``address``, which is on the site's interface. It runs in a separate process,
-    so that no forking process has its thread.
-    """
+    """A process with torch's TCPStore, listening only at ``address``, so that no forking process has its thread."""
 
     def __init__(self, address: str) -> None:
         self._socket = socket.create_server((address, 0), backlog=4096)
@@ -176,7 +174,7 @@ class Store:
         return port
 
     def serve(self) -> None:
-        """Start serving; until then, connections wait."""
+        """Start to serve; until then, connections wait."""
         parent = os.getpid()
         self._pid = os.fork()
         if self._pid == 0:
@@ -185,7 +183,7 @@ class Store:
         self._socket.close()
 
     def close(self) -> None:
-        """End it."""
+        """End the store."""
         self._socket.close()
         if self._pid:
             os.kill(self._pid, signal.SIGKILL)
@@ -196,8 +194,8 @@ class Store:
         from torch.distributed import TCPStore  # type: ignore[attr-defined]  # its stubs leave it out
 
         address, port = self._socket.getsockname()
-        kept = TCPStore(
+        store = TCPStore(
             address, port, None, is_master=True, wait_for_workers=False, master_listen_fd=self._socket.fileno()
         )
-        while kept is not None:
+        while store is not None:
             signal.pause()

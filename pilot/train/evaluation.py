@@ -1,4 +1,4 @@
-"""A validation pass over all ranks, in rounds; the group may change after each round, and no work is repeated."""
+"""A validation pass over all ranks, in rounds: the group may change after each round, and no work is repeated."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from pilot.train.state.session_checks import number
 from pilot.train.state.sharding import reshard
 
 ROUND_BATCHES = 8
-"""Batches per rank between two chances to rescale or pause: a few seconds at most, so that rounds cost little."""
+"""The number of batches per rank and round, between two chances to rescale or pause: a few seconds at most."""
 
 Function = Callable[[Any], Mapping[str, SupportsFloat]]
 _SAMPLES = "samples of the pass"
 
 
 class Evaluation:
-    """One pass; see :meth:`pilot.train.session.Session.evaluate`. ``in_step`` consecutive ranks compute in step, and so
-    run the same number of batches.
+    """One validation pass; see :meth:`pilot.train.session.Session.evaluate`. Each ``in_step`` consecutive ranks compute
+    in step, and so run the same number of batches.
     """
 
     def __init__(
@@ -53,15 +53,15 @@ class Evaluation:
 
     @property
     def topic(self) -> int:
-        """A number that is the same on all ranks, and different for other data or functions."""
-        what = getattr(self._function, "__qualname__", type(self._function).__qualname__)
-        return zlib.crc32(f"{what} {self._length} {self._batch_size}".encode())
+        """The topic of the pass's agreements: the same number on all ranks, another for other data or functions."""
+        name = getattr(self._function, "__qualname__", type(self._function).__qualname__)
+        return zlib.crc32(f"{name} {self._length} {self._batch_size}".encode())
 
     def run(self, collectives: Collectives) -> dict[str, float]:
-        """Run the pass; returns the means over the dataset, the same on all ranks."""
+        """Run the pass, and return the means over the dataset, the same on all ranks."""
         while self._done < self._length:
             agreed = collectives.hold(self.topic, self._round)
-            if agreed is None:  # the others finished it long ago, so compute it alone
+            if agreed is None:  # the others finished it before, so compute it alone
                 agreed = self._round(0, 1)
             self._sums = total([self._sums, agreed])
         samples = self._sums.pop(_SAMPLES)
@@ -72,7 +72,7 @@ class Evaluation:
         return int(self._sums.get(_SAMPLES, 0))
 
     def _round(self, number: int, ranks: int) -> Sums:
-        """The sums over rank ``number``'s next piece."""
+        """Return the sums over the batches of rank ``number`` in the next round."""
         *_, end = self._piece(self._done, number, ranks)
         if self._planned != (self._done, number, ranks):
             self._batches = self._load(number, ranks)
@@ -82,28 +82,28 @@ class Evaluation:
             return total([self._measured(size, batch) for size, batch in islice(self._batches, count)])
 
     def _measured(self, size: int, batch: Any) -> Sums:
-        """The sums over a batch that counts as ``size`` samples."""
-        given = self._function(batch)
-        if not isinstance(given, Mapping):
+        """Return the sums over a batch that counts as ``size`` samples."""
+        result = self._function(batch)
+        if not isinstance(result, Mapping):
             raise UserError(
-                f"session.evaluate: the function must return a dict of means by name, got {type(given).__name__}"
+                f"session.evaluate: the function must return a dict of means by name, got {type(result).__name__}"
             )
-        values = {name: number(f"session.evaluate: {name!r}", value) for name, value in given.items()}
+        values = {name: number(f"session.evaluate: {name!r}", value) for name, value in result.items()}
         self._names = self._names or values.keys()
         if values.keys() != self._names:
             raise UserError(
                 f"session.evaluate: the function returned {', '.join(map(repr, self._names))} for one batch and"
-                f" {', '.join(map(repr, values)) or 'nothing'} for another; each is a mean over all of the dataset"
+                f" {', '.join(map(repr, values)) or 'nothing'} for another: return the same names for every batch"
             )
         return {name: value * size for name, value in values.items()} | {_SAMPLES: float(size)} if size else {}
 
     def _piece(self, done: int, number: int, ranks: int) -> tuple[int, int, int]:
-        """[start, stop) of rank ``number`` in the round beginning at ``done``, and where that round ends."""
+        """Return [start, stop) of rank ``number`` in the round that begins at ``done``, and the end of the round."""
         samples = min(ranks * ROUND_BATCHES * self._batch_size, self._length - done)
         return done + samples * number // ranks, done + samples * (number + 1) // ranks, done + samples
 
     def _load(self, number: int, ranks: int) -> Iterator[tuple[int, Any]]:
-        """(samples, batch) of this and all later rounds, assuming that the group does not change."""
+        """Return (samples, batch) of this round and all later ones, in a group that does not change."""
         cuts: list[tuple[int, range]] = []
         done = self._done
         while done < self._length:
@@ -117,9 +117,7 @@ class Evaluation:
         return zip((size for size, _ in cuts), loader, strict=True)
 
     def _cuts(self, done: int, number: int, ranks: int) -> list[tuple[int, range]]:
-        """For each batch that rank ``number`` runs in the round at ``done``: as how many samples it counts, and its
-        samples. The last ones may be extra batches that keep ranks in step.
-        """
+        """Return (count, samples) of each batch of rank ``number`` in this round; batches to keep in step count 0."""
         start, stop, _ = self._piece(done, number, ranks)
         own = [range(cut, min(cut + self._batch_size, stop)) for cut in range(start, stop, self._batch_size)]
         together = self._in_step if ranks > 1 else 1
@@ -131,9 +129,7 @@ class Evaluation:
 
 @contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode; afterwards each module is in its previous mode again: by its ``train``, in which it may do more
-    than set a flag (an adapter merges its weights for an evaluation).
-    """
+    """Set evaluation mode in the body, and restore each module's mode by its ``train``, which may do more."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:

@@ -1,6 +1,4 @@
-"""A loop that counts iterations: each turn of ``session.iterations`` does one step, and epochs advance by themselves.
-A turn whose step is void is repeated with the same number.
-"""
+"""The turns of ``session.iterations``: each does one step, and is repeated with the same number if that is void."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from pilot.train.data.training_loader import Batches, Draws
 
 
 class Turns:
-    """The turns over a session's ``batches``. ``in_step``: whether the current step has more of them for this rank."""
+    """The turns over a session's ``batches``; ``in_step`` returns whether the current step has more for this rank."""
 
     def __init__(self, batches: Batches, in_step: Callable[[], bool]) -> None:
         self._of_session = batches
@@ -23,12 +21,12 @@ class Turns:
         batches.draw_without_end()
 
     def begin(self) -> None:
-        """A turn begins; if the script makes its samples itself, its step does, too."""
+        """Begin a turn, and its step if the script makes its samples itself."""
         self._stepped = False
         self._draw()
 
     def stepped(self) -> None:
-        """The script called ``session.step``, which has ended the step, found it void, or waits for more batches."""
+        """Note that the script called ``session.step``, which has ended the step unless it has more batches."""
         if self._in_step():
             self._draw()
         else:
@@ -39,7 +37,7 @@ class Turns:
             self._take()
 
     def end(self) -> None:
-        """The turn is over."""
+        """End the turn; :class:`UserError` if its step is missing."""
         if not self._stepped:
             raise UserError(
                 "a turn of session.iterations ended without its step: in every turn, take batches with `for batch in"
@@ -47,14 +45,14 @@ class Turns:
             )
 
     def batches(self) -> Iterator[Any]:
-        """The batches of this turn's step."""
+        """Yield the batches of this turn's step."""
         while True:
             yield self._take()
             if not self._in_step():
                 return
 
     def next(self) -> Any:
-        """The next batch of this turn's step."""
+        """Return the next batch of this turn's step."""
         if not self._by_one:
             raise UserError(
                 "with micro_batch_size a step has as many batches as this rank's share takes: use `for batch in"

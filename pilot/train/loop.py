@@ -1,34 +1,28 @@
-"""The loop of a session: its loop, its position as its loader sees it
-(:class:`pilot.train.data.training_loader.LoopView`), and the parts that do the work, among them its group: an elastic
-trainer's, a checked run's, or that of a script that runs alone.
+"""The loop of a session: its epochs or iterations, the position that its loader sees
+(:class:`pilot.train.data.training_loader.LoopView`), and the parts that do the work.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 from pilot.core.errors import UserError
 from pilot.protocol.remaining_work import EPOCH_SAMPLES, EPOCHS, ITERATIONS
-from pilot.protocol.run_identity import ALL_EPOCHS, ALL_ITERATIONS, GRADIENTS
+from pilot.protocol.run_identity import ALL_EPOCHS, ALL_ITERATIONS
 from pilot.train.check.settings import CheckedRun
 from pilot.train.data import rng
 from pilot.train.data.rehearsal import Rehearsal
-from pilot.train.data.sampler import StepShare, mix
+from pilot.train.data.sampler import Batching, StepShare, mix
 from pilot.train.data.training_loader import Batches, LoopView, Rest
 from pilot.train.gradients.exchanges import Exchanges
 from pilot.train.iterations import Turns
+from pilot.train.joining import group_of
 from pilot.train.node.membership import Seat
-from pilot.train.node.node_ties import NodeFabric, NodeTies
-from pilot.train.node.sockets import WorkerSockets, inherited
+from pilot.train.node.node_ties import node_fabric
 from pilot.train.ranks import script_end
 from pilot.train.ranks.collectives import Collectives
-from pilot.train.ranks.elastic import Elastic
-from pilot.train.ranks.group import RankGroup
-from pilot.train.ranks.meters import StallTimer
-from pilot.train.ranks.saver import Saver
 from pilot.train.ranks.script_end import Released
 from pilot.train.script import refusal
 from pilot.train.state.progress import END_OF_EPOCH, STOP, Sums
@@ -40,7 +34,7 @@ from pilot.train.steps.rollback import Rollback
 from pilot.train.steps.step import Step
 
 _TURNS_PER_CHECK = 100
-"""In ``session.iterations`` the model's modules are checked in the first two of so many turns."""
+"""In ``session.iterations`` the model's modules are checked in the first two of this many turns."""
 _MORE = (
     "; to go over the samples without training on them (an accuracy, swa_utils.update_bn), use session.evaluate, or"
     " torch's DataLoader of the dataset"
@@ -51,19 +45,23 @@ _LEFT = (
     " elsewhere. End training with session.stop(), count steps with session.iterations, and instead of a zip with a"
     " list take its items by the number of the batch (loader.enumerate())"
 )
+_SECOND_LOOP = (
+    "a session has one loop, at whose end training is finished, and this is a second one: make a single session.epochs"
+    " (or session.iterations) for the entire training, and change settings in its body (if epoch == 3:)"
+)
 
 
 class SessionLoop(LoopView):
-    """See the module.
+    """The loop of one session.
 
-    ``metrics``: what is reported with the trainer's progress. ``measured``: what the script has reported since the last
-    epoch's end. ``made``: the session's batches, once the script has made its loader. ``checked``: the run of ``pilot
-    check`` that this is. ``has_entered``: whether the process has entered a group.
+    ``metrics``: values to report with the trainer's progress; ``measured``: values that the script has reported since
+    the last epoch's end; ``made``: the session's batches, once the script has made its loader; ``checked``: the
+    settings of this process in ``pilot check``; ``has_entered``: whether the process has entered a group.
 
     Parameters
     ----------
-    training : what is trained
-    seed : of the order of samples and the ranks' random generators
+    training : the state that is trained
+    seed : seed of the sample order and the ranks' random generators
     wire_dtype : see :class:`~pilot.train.gradients.exchange.Exchange`
     """
 
@@ -79,17 +77,17 @@ class SessionLoop(LoopView):
         self.guard = StepGuard(training.steppers)
         self._training = training
         trained, sharded = [*training.trained.named.values()], training.sharding is not None
-        fabric = NodeFabric.of(os.environ, self.seat, trained, sharded=sharded)
-        exchanges = Exchanges(training, wire_dtype, fabric.group)
-        self.group = group_of(os.environ, self.seat, training, exchanges, self._resized, fabric.ties)
+        node_group, ties = node_fabric(os.environ, self.seat, trained, sharded=sharded)
+        exchanges = Exchanges(training, wire_dtype, node_group)
+        self.group = group_of(os.environ, self.seat, training, exchanges, self._resized, ties)
         self.collectives = Collectives(self.group, training)
         rollback = Rollback(training)
-        self.step = Step(training, self.group, exchanges, self.guard, rollback, seed, self.metrics, fabric.ties)
+        self.step = Step(training, self.group, exchanges, self.guard, rollback, seed, self.metrics, ties)
         self.step.rehearsed = lambda: self._scale(self.step.member.size)
         self._ended: int | None = None
         self._passes = 0
         self._turns: Turns | None = None
-        self._told = self._has_looped = self._stopping = False
+        self._noted = self._has_looped = self._stopping = False
 
     # --- the loop ----------------------------------------------------------------------------------------------------
 
@@ -110,21 +108,19 @@ class SessionLoop(LoopView):
         if self.checked is not None:
             count = min(count, self.checked.epochs)
         self.metrics[EPOCHS] = float(count)
-        self.step.is_last = lambda share, size: (
+        self.step.summing.is_last = lambda share, size: (
             self._training.position.epoch + 1 == count and self.batches_made().ends_with(share, size)
         )
         yield from self._loop(lambda: self._training.position.epoch, count, begin, end)
 
     def iterations(self, count: int) -> Generator[int, None, None]:
-        """See :meth:`pilot.train.session.Session.iterations`. If a turn's step is void, the turn is repeated (or
-        another one is next, in a new group).
-        """
+        """See :meth:`pilot.train.session.Session.iterations`. A turn whose step is void is repeated."""
         check_count("session.iterations", count)
         if self.checked is not None:
             count = min(count, self.checked.epochs * self.checked.steps)
         self.metrics[ITERATIONS] = float(count)
-        self.step.is_stopping = self._is_stopping
-        self.step.is_last = lambda _share, _size: self._training.position.step + 1 == count
+        self.step.summing.is_stopping = self._is_stopping
+        self.step.summing.is_last = lambda _share, _size: self._training.position.step + 1 == count
         self._turns = turns = Turns(self.batches_made(), lambda: self.step.has_more)
 
         def begin() -> None:
@@ -142,13 +138,9 @@ class SessionLoop(LoopView):
     def _loop(
         self, number: Callable[[], int], count: int, begin: Callable[[], None], end: Callable[[], None]
     ) -> Iterator[int]:
-        """Up to ``count``: a turn's ``number``, between its ``begin`` and its ``end``."""
+        """Yield the ``number`` of each turn up to ``count``, and call ``begin`` and ``end`` around it."""
         if self._has_looped:
-            raise UserError(
-                "a session has one loop, with whose end training has finished, and this is a second one: make one"
-                " session.epochs (or session.iterations) for all of it, in whose body (if epoch == 3:) you change what"
-                " is to change on the way"
-            )
+            raise UserError(_SECOND_LOOP)
         self._has_looped = True
         self.check.whole()
         check_scheduled(self._training.steppers, self._training.tracked.values())
@@ -164,12 +156,11 @@ class SessionLoop(LoopView):
         if self._training.is_anothers and not goes_on():
             refusal.note(
                 f"there is nothing to train: the checkpoint that the script starts from has {number()} of the {count}"
-                f" {'epochs' if self.by_epoch() else 'iterations'} already, which session counts from the first one"
-                " on: say how many there are in all"
+                f" {'epochs' if self.by_epoch() else 'iterations'} already; pass their total number, done ones included"
             )
         with self.guard.in_loop():
             while goes_on():
-                # Who joins or resumes in the middle of a turn runs its beginning again, and draws the same there.
+                # A process that joins or resumes within a turn runs its beginning again, and draws the same numbers.
                 rng.seed_all(mix(self.seed, number(), rng.OF_A_TURN))
                 begin()
                 try:
@@ -187,37 +178,35 @@ class SessionLoop(LoopView):
 
     def stop(self) -> None:
         """See :meth:`pilot.train.session.Session.stop`."""
-        if not self._is_at_beginning_again:  # it would be for another epoch than when others were there
+        if not self._is_at_beginning_again:  # the other ranks have decided this for this epoch
             self._stopping = self._training.position.stopping = True
 
     def _end_epoch(self, *, stop: bool) -> None:
-        """Agree with the other ranks that the epoch is over, on what rank 0 has reported since the last one, and on
-        whether it was the last.
-        """
+        """Agree that the epoch is over, on rank 0's reported values, and on whether it was the last one."""
         self.end_batch()
         self.check.ours()
         ours, measured, self.measured = {STOP: 1.0} if stop else {}, self.measured, {}
         self.collectives.hold(END_OF_EPOCH, lambda rank, _ranks: ours | (measured if rank == 0 else {}))
 
     def _is_stopping(self) -> bool:
-        """Also in a process that has come, or resumed, since a rank asked."""
+        """Return whether a rank has called ``session.stop``, perhaps before this process joined or resumed."""
         return self._stopping or self._training.position.stopping
 
     @property
     def _is_at_beginning_again(self) -> bool:
-        """Whether the script runs the beginning of an epoch's body that others have run before, and trained on."""
+        """Whether the script runs the beginning of an epoch's body which others have run before they trained on."""
         again = self.by_epoch() and self._training.catch_up.repeats
         return again and self.guard.looping and not self.guard.passing
 
     def _refuse_to_leave(self) -> None:
         raise UserError(
-            "the script left its loop at an epoch's beginning, which it ran again because it came in the middle of that"
-            " epoch, and where it had gone on before: it decides by what has changed since (what its model is worth);"
-            " decide at the epoch's end"
+            "the script left its loop at an epoch's beginning, which this process runs again because it joined or"
+            " resumed within the epoch, and where other processes went on; leave the loop at an epoch's end instead:"
+            " values such as the model's score change within an epoch"
         )
 
     def _leave(self) -> None:
-        """The script left the loop by ``break``, and has ended."""
+        """Finish the training after the script left the loop by ``break``, and ended."""
         self._end_epoch(stop=True)
         self._finish()
 
@@ -226,10 +215,9 @@ class SessionLoop(LoopView):
             log.finished(self.group.enter())
         self.group.finish(self.metrics.copy)
 
-    # --- what its loader needs ---------------------------------------------------------------------------------------
+    # --- LoopView, for the loader ------------------------------------------------------------------------------------
 
     def where(self) -> tuple[int, int, int, int, int]:
-        """As its loader needs it. In the middle of a step, the position of its beginning."""
         position = self._training.position
         if self.step.is_open:
             member, revision = self.step.member, self.step.revision
@@ -246,7 +234,7 @@ class SessionLoop(LoopView):
         return self._training.position.epoch_steps
 
     def align(self) -> None:
-        """As its loader needs it; ends the script if the others have stopped."""
+        """See :class:`~pilot.train.data.training_loader.LoopView`; ends the script if the others have stopped."""
         self._expect_loop()
         self.group.settle()
         if self._turns is None or self._training.position.step % _TURNS_PER_CHECK < 2:
@@ -272,7 +260,7 @@ class SessionLoop(LoopView):
             return False
         self.collectives.arrive()  # with a state taken over at the end of the epoch
         self.check.user()
-        if self._turns is not None:  # nothing of the script is between its epochs
+        if self._turns is not None:  # the script has no code between epochs
             if before[1] == 0:
                 raise UserError("session.iterations: an epoch has no full step; use a smaller batch, or no drop_last")
             self._training.next_epoch({})
@@ -281,13 +269,13 @@ class SessionLoop(LoopView):
         self._training.reached_end()
         self.collectives.reached_end()
         self._ended, self.guard.passing = before[0], False
-        if before[1] == 0 and not self._told:
-            self._told = True
+        if before[1] == 0 and not self._noted:
+            self._noted = True
             refusal.note(
                 f"epoch {before[0]} has no step, so nothing is trained in it: there are no samples, or fewer than a"
                 " full step of this group takes, which drop_last leaves out; use a smaller batch, or no drop_last"
             )
-        # Who joins or resumes here has not done the last step, in which an optimizer may draw.
+        # A process that joins or resumes here has not done the last step, in which an optimizer may draw.
         rng.seed_all(mix(self.seed, self._training.position.step, rng.OF_AN_END))
         return True
 
@@ -308,12 +296,12 @@ class SessionLoop(LoopView):
     def end_batch(self) -> None:
         was_open = self.step.is_open
         self.step.end_batch()
-        if was_open and not self.step.is_open:  # otherwise it may have taken over a state to which it has not come yet
+        if was_open and not self.step.is_open:  # otherwise the script may not have reached a state taken over
             self.collectives.arrive()
 
     def end_void_batch(self) -> bool:
-        """The same for a script that goes on before it takes a batch; returns whether that is the same one again: then
-        what the script does until it has it is undone.
+        """End the batch of a script that does not ask for the next one. Return whether its step was void: then the
+        batch is repeated, and the script's changes until then are undone.
         """
         void = self.step.is_void
         self.end_batch()
@@ -322,7 +310,7 @@ class SessionLoop(LoopView):
         return void
 
     def stepped(self) -> None:
-        """The script called ``session.step``."""
+        """Note that the script called ``session.step``."""
         if not self.step.is_open:
             self.collectives.arrive()
         if self._turns is not None:
@@ -349,17 +337,14 @@ class SessionLoop(LoopView):
     def _expect_loop(self) -> None:
         if not self.guard.looping:
             raise UserError(
-                "iterate over session.loader inside `for epoch in session.epochs(n):` (instead of"
-                " range(n)) or `for step in session.iterations(n):`, which tell all nodes when an epoch begins and ends"
-                f"{_MORE}"
+                "iterate over session.loader inside `for epoch in session.epochs(n):` (instead of range(n)) or `for"
+                f" step in session.iterations(n):`, by which all nodes know when an epoch begins and ends{_MORE}"
             )
         self.guard.expect_own_thread()
         self._training.position.begun = True
 
-    # --- its parts ---------------------------------------------------------------------------------------------------
-
     def batches_made(self) -> Batches:
-        """Those of the session's loader; :class:`UserError` if the script has not made it."""
+        """Return the batches of the session's loader; :class:`UserError` if the script has not made it."""
         if self.made is None:
             raise UserError(
                 "make the training loader with session.loader first: before session.epochs or session.iterations, and"
@@ -367,6 +352,29 @@ class SessionLoop(LoopView):
                 " that makes its samples itself has them in the loop of session.iterations)"
             )
         return self.made
+
+    def batching(self, per_node: int | None, total: int | None, micro: int | None, drop_last: bool) -> Batching:
+        """Return the batching of the session's only loader; :class:`UserError` if these sizes cannot be used."""
+        if self.made is not None:
+            raise UserError(
+                "a session has one training loader: to train on two datasets make one whose samples hold one of each;"
+                " for data that is not trained on, use torch's DataLoader"
+            )
+        if micro is not None and self._training.steppers.apart:
+            raise UserError(
+                "micro_batch_size needs optimizers that are stepped together: give pilot.train.session a list of them,"
+                " or use a smaller batch"
+            )
+        sharded = self._training.sharding is not None
+        batching = Batching(per_node, total, micro, drop_last, self.seat.size, in_step=sharded)
+        if per_node is not None and self._training.rate.rule is None:
+            raise UserError(
+                "batch_size= is per node, so the batch grows with the nodes: pass lr_rule='linear', 'sqrt' or 'none' to"
+                " pilot.train.session, by which the learning rate follows; or pass global_batch_size=, with which"
+                " training is the same as on one node"
+            )
+        self._training.samples_per_tick = batching.of_one_node
+        return batching
 
     def _resized(self, size: int) -> None:
         self.has_entered = True
@@ -379,55 +387,6 @@ class SessionLoop(LoopView):
         self._scale(size if rehearsal is None else rehearsal.parts)
 
     def _scale(self, size: int) -> None:
-        """The learning rate follows the number of ranks that divide a step's samples, if the batch does."""
+        """Scale the learning rate by the number of nodes that divide a step's samples, if the batch grows with it."""
         batching = self.batches_made().batching
         self._training.rate.nodes = batching.nodes(size) if batching.per_node is not None else 1
-
-
-def group_of(
-    environment: Mapping[str, str],
-    seat: Seat,
-    training: Training,
-    exchanges: Exchanges,
-    resized: Callable[[int], None],
-    ties: NodeTies,
-) -> RankGroup:
-    """The group according to the agent's environment variables, see ``docs/processes.md``."""
-    _claim()
-    if (run := CheckedRun.of(environment)) is not None:
-        return _on_course(run, training, exchanges, resized)
-    if "PILOT_CONTROL_FD" not in environment:
-        training.is_alone = True
-        return RankGroup(training, resized)
-    trainer = environment["PILOT_TRAINER"]
-    link = WorkerSockets(int(environment["PILOT_CONTROL_FD"]), Path(environment["PILOT_WORKER_SOCKET"]))
-    directory = Path(environment["PILOT_TRAINER_DIR"], "checkpoints")
-    uid, kept = environment["PILOT_TRAINER_UID"], int(environment["PILOT_CHECKPOINTS_KEPT"])
-    saver = Saver(trainer, uid, directory, kept, link.send, lambda: training.agreed_step, training.shards)
-    interval_s = float(environment["PILOT_CHECKPOINT_INTERVAL_S"])
-    stall_timer = StallTimer(float(environment["PILOT_SILENT_S"]), float(environment["PILOT_PATIENCE_S"]))
-    return Elastic(trainer, seat, link, training, exchanges, saver, interval_s, stall_timer, resized, ties)
-
-
-def _on_course(run: CheckedRun, training: Training, exchanges: Exchanges, resized: Callable[[int], None]) -> RankGroup:
-    if training.sharding is not None:
-        raise UserError("pilot check does not run sharded models: try the script on two nodes")
-    from pilot.train.check.records import RecordedGroup
-    from pilot.train.check.world import ProcessLink  # not in a process that trains
-
-    training.accepted |= {GRADIENTS}  # what differs on a loop is found after its steps
-    link: Any = ProcessLink(inherited(run.link).detach())
-    return RecordedGroup(run, link, training, exchanges, resized)
-
-
-_claimed: list[bool] = []
-
-
-def _claim() -> None:
-    """Ensure that the process has only one session."""
-    if _claimed:
-        raise UserError(
-            "this process already has a session: train everything together in one session, and run the next"
-            " training as a separate script"
-        )
-    _claimed.append(True)

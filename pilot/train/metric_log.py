@@ -1,9 +1,9 @@
 """Logs a session to TensorBoard: one run, whichever process writes, with each point exactly once.
 
-Every rank keeps its newest points, and rank 0 writes each immediately, so that a kill loses none. A new rank 0 opens
-its own file, declares what was logged from its first step on void (TensorBoard's ``purge_step``, because a resumed run
-repeats those steps), and writes the points that it has kept. What a script reports before that step (at the end of an
-epoch from which the run resumes) is written if it is not there yet.
+Every rank stores its newest points, and rank 0 writes each immediately, so that a kill loses none. A new rank 0 opens
+its own file, declares older points from its first step on void (TensorBoard's ``purge_step``, because a resumed run
+repeats those steps), and writes its stored points. Values that a script reports before that step (at the end of an
+epoch from which the run resumes) are written unless the files have them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ VERSION = "brain.Event:2"
 
 
 class MetricPoint(NamedTuple):
-    """Values by name, with the number of steps. ``reported``: by the script; otherwise measured for that step."""
+    """Values by name after ``step`` steps. ``reported``: by the script; otherwise measured in that step."""
 
     step: int
     unix_s: float
@@ -38,38 +38,38 @@ class MetricPoint(NamedTuple):
 
 
 class MetricLog:
-    """Points of one session, in ``folder``, which all nodes share."""
+    """The log of one session, in ``folder``, which all nodes share."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._kept: deque[MetricPoint] = deque(maxlen=MAX_POINTS)
+        self._points: deque[MetricPoint] = deque(maxlen=MAX_POINTS)
         self._reported: dict[int, dict[str, float]] = {}
         self._step = NEVER
         self._file: EventFile | None = None
 
     def report(self, step: int, values: Mapping[str, float]) -> None:
-        """The script reported ``values`` after ``step`` steps; repeated reports for a step replace earlier ones."""
+        """Note ``values`` that the script reported after ``step`` steps; they replace earlier ones for that step."""
         self._reported.setdefault(step, {}).update(values)
 
     def stepped(self, member: Membership, step: int, values: Mapping[str, float]) -> None:
-        """Step ``step`` is done, with these values."""
+        """Log ``values`` of step ``step``, which is done, and reports before it."""
         reported = self._taken(step)
-        if self._step not in (NEVER, step - 1):  # steps were done elsewhere, and logged by whoever did them
-            self._kept.clear()
+        if self._step not in (NEVER, step - 1):  # other processes have done steps, and logged them
+            self._points.clear()
             reported = []
         self._step = step
         new = [*reported, MetricPoint(step, time.time(), dict(values), reported=False)]
-        self._kept += new
+        self._points += new
         self._write(member, new)
 
     def finished(self, member: Membership) -> None:
-        """The loop is over."""
+        """Log the last reports, after the loop."""
         new = self._taken(self._step + 1)
-        self._kept += new
+        self._points += new
         self._write(member, new)
 
     def _taken(self, before: int) -> list[MetricPoint]:
-        """What was reported up to step ``before``: a void step has been reported again by now."""
+        """Take the reports before step ``before``, which are final: a void step has been reported again by now."""
         steps = sorted(step for step in self._reported if step < before)
         return [MetricPoint(step, time.time(), self._reported.pop(step), reported=True) for step in steps]
 
@@ -78,9 +78,9 @@ class MetricLog:
             self._file = None
         elif self._file is not None:
             self._file.add(new)
-        elif self._kept:
-            first = next((point.step for point in self._kept if not point.reported), self._kept[0].step)
-            new = [one for one in self._kept if one.step >= first or not _is_logged(self._folder, one)]
+        elif self._points:
+            first = next((point.step for point in self._points if not point.reported), self._points[0].step)
+            new = [one for one in self._points if one.step >= first or not _is_logged(self._folder, one)]
             self._file = EventFile(self._folder, member.generation, first)
             self._file.add(new)
 
@@ -97,13 +97,13 @@ class EventFile:
         stamp = max([int(time.time()), *map(_stamp, folder.glob(f"{PREFIX}*"))])
         whose = f"g{generation:08d}.{socket.gethostname()}.{os.getpid()}"
         while os.path.lexists(path := folder / f"{PREFIX}{stamp:010d}.{whose}"):
-            stamp += 1  # this process has made one in the same second
+            stamp += 1  # this process has made another file in the same second
         self._records: RecordWriter = RecordWriter(path.open("xb", buffering=0))
         self._event(wall_time=time.time(), file_version=VERSION)
         self._event(wall_time=time.time(), step=purge_step, session_log=SessionLog(status=SessionLog.START))
 
     def add(self, points: list[MetricPoint]) -> None:
-        """Write ``points``."""
+        """Append ``points`` to the file."""
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         for point in points:
@@ -117,7 +117,7 @@ class EventFile:
 
 
 def _is_logged(folder: Path, point: MetricPoint) -> bool:
-    """Whether the files in ``folder`` have a point of this step, with all of its names."""
+    """Return whether the files in ``folder`` have a point of this step with all of its names."""
     from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
     from tensorboard.compat.proto.event_pb2 import Event
 
@@ -127,7 +127,7 @@ def _is_logged(folder: Path, point: MetricPoint) -> bool:
         if any(point.values.keys() <= {value.tag for value in one.summary.value} for one in at_step):
             return True
         if any(one.HasField("session_log") and one.step <= point.step for one in events):
-            return False  # what earlier files have of it is void
+            return False  # this file makes the step in earlier files void
     return False
 
 
@@ -137,7 +137,7 @@ def _stamp(path: Path) -> int:
 
 
 def metric_log(kind: str, folder: str | os.PathLike[str]) -> MetricLog:
-    """The log requested by ``session.log_to``; :class:`UserError` if that is not supported."""
+    """Return the log for ``session.log_to``; :class:`UserError` if that is not supported."""
     if kind != "tensorboard":
         raise UserError(f"session.log_to({kind!r}, ...): only 'tensorboard' is supported")
     try:

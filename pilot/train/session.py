@@ -16,7 +16,6 @@ from pilot.train.alike import sample_numbers
 from pilot.train.check.settings import CheckedRun
 from pilot.train.data import rng
 from pilot.train.data.loader import DatasetBatches, arguments_of
-from pilot.train.data.sampler import Batching
 from pilot.train.data.stream import StreamBatches
 from pilot.train.data.training_loader import Draws, Loader, Stream, Uncopied
 from pilot.train.evaluation import Evaluation, Function
@@ -27,13 +26,7 @@ from pilot.train.ranks import script_end
 from pilot.train.script import refusal
 from pilot.train.state import identity
 from pilot.train.state.loading import Stateful
-from pilot.train.state.session_checks import (
-    check_callback,
-    check_tracked,
-    check_whole,
-    norm_of,
-    reported,
-)
+from pilot.train.state.session_checks import check_callback, check_tracked, check_whole, norm_of, reported
 from pilot.train.state.stepper import LearningRate, Optimizers, Scalers, Schedulers
 from pilot.train.state.training import Models, Training
 from pilot.train.steps.step import Number
@@ -45,8 +38,8 @@ class Session(Uncopied):
     Raises
     ------
     pilot.core.errors.UserError
-        Every method raises it if it is called in the wrong place, or with values that cannot work. Its one line says
-        what to change; unless the script catches it, it becomes the reason why the trainer failed.
+        By every method, if it is called in the wrong place or with invalid values. The message has one line with the
+        change to make; unless the script catches the error, it becomes the reason why the trainer failed.
     """
 
     _known_as = "a session"
@@ -57,8 +50,6 @@ class Session(Uncopied):
         self._training = training
         self._loop = loop = SessionLoop(training, seed, wire_dtype)
         self._group, self._step, self._metrics = loop.group, loop.step, loop.metrics
-
-    # --- what scripts use --------------------------------------------------------------------------------------------
 
     @property
     def rank(self) -> int:
@@ -77,25 +68,22 @@ class Session(Uncopied):
 
     @property
     def steps(self) -> int:
-        """Steps applied since the trainer began, over all changes and restarts. (If optimizers are stepped by name, a
-        batch counts from its first ``session.step`` on.) Asked for before the loop, it waits for the group: a process
-        that has just started does not know it.
+        """The number of steps applied since the trainer began, over all changes and restarts. (If optimizers are
+        stepped by name, a batch counts from its first ``session.step`` on.) Before the loop it waits for the group.
         """
         if not (self._loop.has_entered or self._training.restoring):
-            self._entered()  # waits for it
+            self._entered()
         return self._training.position.step + self._step.has_stepped
 
     @property
     def samples(self) -> int:
-        """Samples of all ranks in the steps that :attr:`steps` counts; known when that is."""
+        """The number of samples of all ranks in :attr:`steps`."""
         own = self._step.samples_of_all if self.steps > self._training.position.step else 0
         return self._training.position.samples + own
 
     @property
     def share(self) -> int:
-        """In :meth:`iterations` without a loader: how many samples this rank is to draw for its next
-        :meth:`step`; 0 after it.
-        """
+        """The number of samples to draw for the next :meth:`step`, in :meth:`iterations` without a loader."""
         return self._step.samples
 
     @property
@@ -103,9 +91,8 @@ class Session(Uncopied):
         """The script's own values, by name. They survive rescales, are saved in checkpoints, and keep their types.
 
         A value may be a tensor, a numpy array of numbers or text, a number, a string, bytes, None, or a list, tuple,
-        set or dict (keys: str or int) of these. Anything else is refused, with its location, when it is found: when
-        :meth:`epochs` begins, before a step (as often as costs nothing), before an evaluation, and at the end of each
-        epoch.
+        set or dict (keys: str or int) of these. Other values are refused, with their location, at checks: when
+        :meth:`epochs` begins, before steps (as often as costs nothing), before an evaluation, and at each epoch's end.
         """
         return self._training.user
 
@@ -126,8 +113,8 @@ class Session(Uncopied):
 
         Parameters
         ----------
-        dataset : map-style dataset with a length; or a ``DataLoader`` of one, of which everything is taken (its batch
-            size as ``global_batch_size``, unless one is given) but the order of its samples
+        dataset : map-style dataset with a length; or a ``DataLoader`` of one, whose options are taken (its batch size
+            as ``global_batch_size``, unless one is given), but not its order of samples
         batch_size : samples per node and step, divided among the node's ranks; the global batch grows with the group,
             and the learning rate follows by ``lr_rule``
         global_batch_size : alternative: samples per step over all nodes; the learning rate stays the same
@@ -136,8 +123,7 @@ class Session(Uncopied):
         shuffle : whether each epoch has a new order
         replacement, num_samples : draw ``num_samples`` samples per epoch with replacement (default: the dataset's
             length)
-        drop_last : skip an epoch's last step if it is not full (how many samples that drops depends on the group's
-            size)
+        drop_last : skip an epoch's last step if it is not full (the number of dropped samples depends on the group)
         options : options of torch's ``DataLoader``, except those that choose samples (``docs/elastic-reference.md``)
         """
         if isinstance(dataset, DataLoader):
@@ -146,7 +132,7 @@ class Session(Uncopied):
             if batch_size is None and global_batch_size is None:
                 global_batch_size = size
             dataset = dataset.dataset
-        batching = self._batching(batch_size, global_batch_size, micro_batch_size, drop_last)
+        batching = self._loop.batching(batch_size, global_batch_size, micro_batch_size, drop_last)
         order: Any = {"shuffle": shuffle, "replacement": replacement, "num_samples": num_samples}
         self._loop.made = batches = DatasetBatches(self._loop, dataset, batching, **order, options=options)
         if self._loop.checked is not None:
@@ -182,7 +168,7 @@ class Session(Uncopied):
         batch_size, global_batch_size, micro_batch_size, drop_last : see :meth:`loader`
         collate_fn : makes a batch from a list of samples
         """
-        batching = self._batching(batch_size, global_batch_size, micro_batch_size, drop_last)
+        batching = self._loop.batching(batch_size, global_batch_size, micro_batch_size, drop_last)
         self._training.identity |= identity.of_data(None, batching, shuffle="False")
         self._loop.made = batches = StreamBatches(self._loop, source, batching, collate_fn)
         if self._loop.checked is not None:
@@ -190,49 +176,47 @@ class Session(Uncopied):
         return Stream(batches)
 
     def epochs(self, count: int) -> Iterator[int]:
-        """Yield the indices, from 0, of those of ``count`` epochs that are still to do; the first is the current one.
-        After the last one the trainer has finished.
+        """Yield the indices of the epochs still to do, from the current one to ``count - 1``. After the last one the
+        trainer has finished.
 
         Parameters
         ----------
-        count : epochs of the whole training, done ones included
+        count : epochs of the entire training, done ones included
         """
         return script_end.closed_at_end(self._loop.epochs(count))
 
     def iterations(
         self, count: int, *, global_batch_size: int | None = None, micro_batch_size: int | None = None
     ) -> Iterator[int]:
-        """Yield the indices, from 0, of those of ``count`` steps that are still to do, one per turn; epochs advance by
-        themselves. After the last step the trainer has finished.
+        """Yield the indices of the steps still to do, up to ``count - 1``, one per turn; epochs advance by themselves.
+        After the last step the trainer has finished.
 
-        Within a turn, ``for batch in loader:`` yields the batches of the step, or ``loader.next()`` the next one of
-        them; then call ``session.step``. A turn whose step is void is repeated with the same number.
+        Within a turn, ``for batch in loader:`` yields the batches of the step, and ``loader.next()`` returns the next
+        one of them; then call ``session.step``. A turn whose step is void is repeated with the same number.
 
         Parameters
         ----------
-        count : steps of the whole training, done ones included
-        global_batch_size, micro_batch_size : without a loader, for a script that makes its samples itself: how many
-            all ranks draw for a step, of which each draws :attr:`share`, at most ``micro_batch_size`` at once. Without
-            them, too, all ranks compute the same, and the gradient of rank 0 counts
+        count : steps of the entire training, done ones included
+        global_batch_size, micro_batch_size : without a loader, for a script that makes its samples itself: the number
+            that all ranks draw for a step, of which each draws :attr:`share`, at most ``micro_batch_size`` at once.
+            Without these sizes all ranks compute the same, and the gradient of rank 0 counts
         """
         if self._loop.made is None:
-            batching = self._batching(None, global_batch_size or 1, micro_batch_size, drop_last=False)
+            batching = self._loop.batching(None, global_batch_size or 1, micro_batch_size, drop_last=False)
             self._training.identity |= identity.of_data(None, batching, shuffle="by the script")
             self._loop.made = Draws(self._loop, batching)
         elif global_batch_size is not None or micro_batch_size is not None:
-            raise UserError("session.iterations: the loader has the batch size; give it to one of the two")
+            raise UserError("session.iterations: the loader has the batch size; pass it to one of the two")
         return script_end.closed_at_end(self._loop.iterations(count))
 
     def stop(self) -> None:
-        """Make this epoch the last one: :meth:`epochs` then ends on all ranks, whichever of them asks. In
-        :meth:`iterations`: make the next step the last one.
-        """
+        """Make this epoch, or the next step in :meth:`iterations`, the last one, on all ranks."""
         self._loop.stop()
 
     def evaluate(
         self, dataset: Dataset[Any], function: Function, batch_size: int = 256, **options: Any
     ) -> dict[str, float]:
-        """Run a validation pass: returns the means over ``dataset`` of the values that ``function`` returns, by name.
+        """Run a validation pass: return the means over ``dataset`` of the values that ``function`` returns, by name.
 
         Each rank evaluates a part, so all ranks must call it, between two steps; all get the same result. The model is
         in evaluation mode, without gradients.
@@ -260,16 +244,16 @@ class Session(Uncopied):
         return means
 
     def step(self, loss: Number = None, name: str | None = None, *, weight: Number = None) -> bool:
-        """Call this where a plain loop calls ``optimizer.step()``: once for each batch of the loader.
+        """Sum the gradients over the group, and step the optimizer and the scheduler: call this once for each batch of
+        the loader, where a plain loop calls ``optimizer.step()``.
 
-        Sums the gradients over the group and steps the optimizer and the scheduler. Returns whether it did: not for a
-        micro-batch before the last, and not if the group broke; then the loader yields the same samples again. (A step
-        that the loss scaler skipped counts, because its samples were used.)
+        Returns whether it stepped: not for a micro-batch before the last, and not if the group broke; then the loader
+        yields the same samples again. (A step that the loss scaler skipped counts, because its samples were used.)
 
         Parameters
         ----------
         loss : mean over the batch, for progress reports
-        name : the optimizer to step, if the session has a dict of them: then call it for each one that uses the batch;
+        name : the optimizer to step, if the session has a dict of them: call this for each one that uses the batch;
             without a name all are stepped together
         weight : weight of the batch's gradient (and loss) in the mean over the step, instead of its number of samples;
             for example its number of tokens, if the loss is a mean over tokens. Give it in every step or in none
@@ -279,13 +263,13 @@ class Session(Uncopied):
         return stepped
 
     def sum(self, loss: Number = None, name: str | None = None, *, weight: Number = None) -> bool:
-        """For a script that uses the gradients: between backward and :meth:`step`, put the sums over the group into
-        ``p.grad``. Returns whether they are there: not for a micro-batch before the last, and not if the group broke.
+        """Put the sums over the group into ``p.grad``, between backward and :meth:`step`, for a script that uses the
+        gradients. Returns whether they are there: not for a micro-batch before the last, and not if the group broke.
         Call ``step`` afterwards in any case, without loss and weight.
 
         Parameters
         ----------
-        loss, name, weight : as of :meth:`step`
+        loss, name, weight : see :meth:`step`
         """
         return self._step.sum(loss, name, weight)
 
@@ -297,14 +281,14 @@ class Session(Uncopied):
         self._step.max_norm = norm_of(max_norm, others)
 
     def track(self, name: str, stateful: Stateful) -> None:
-        """Keep ``stateful``'s state with the model's, through rescales and in checkpoints: an average of the
-        parameters, another model, a scheduler of your own. Call it before :meth:`epochs`, and before what waits for the
-        group (:attr:`rank`).
+        """Keep the state of ``stateful`` with the model's, through rescales and in checkpoints: an average of the
+        parameters, another model, your own scheduler. Call this before :meth:`epochs`, and before anything that waits
+        for the group (:attr:`rank`).
 
         Parameters
         ----------
         name : its name in checkpoints
-        stateful : has ``state_dict`` and ``load_state_dict``; its state holds what :attr:`state` may hold
+        stateful : has ``state_dict`` and ``load_state_dict``, with values that :attr:`state` may hold
         """
         loop, tracked = self._loop, self._training.tracked
         check_tracked(name, stateful, tracked, looping=loop.guard.looping, has_entered=loop.has_entered)
@@ -314,15 +298,15 @@ class Session(Uncopied):
 
     def on_restore(self, function: Callable[[], object]) -> None:
         """Call ``function`` whenever a state was taken over (from another rank or a checkpoint) or restored after a
-        void step: for whatever the script derives from the model, tracked objects, :attr:`state` or :attr:`steps`.
-        (The process is not in a group then.)
+        void step, to update values that the script derives from the model, tracked objects, :attr:`state` or
+        :attr:`steps`. (The process is not in a group then.)
         """
         check_callback(function)
         self._training.on_restore.append(function)
 
     def report(self, **metrics: float) -> None:
         """Show these values, by name, with the trainer's progress; studies compare trials by one of them, and
-        ``ReduceLROnPlateau`` gets one (``schedule=``). What differs between ranks counts as rank 0 has it.
+        ``ReduceLROnPlateau`` gets one (``schedule=``). If ranks report different values, those of rank 0 count.
         """
         values = reported(metrics)
         self._metrics.update(values)
@@ -332,8 +316,8 @@ class Session(Uncopied):
             log.report(self._training.position.step, values)
 
     def log_to(self, kind: str, folder: str | os.PathLike[str]) -> None:
-        """Log the loss, the learning rate and what the script reports, each step once, as one run through all changes
-        of the group. Call it before :meth:`epochs` on all ranks; rank 0 writes.
+        """Log the loss, the learning rate and reported values, each step once, as one run through all changes of the
+        group. Call this before :meth:`epochs` on all ranks; rank 0 writes.
 
         Parameters
         ----------
@@ -342,10 +326,8 @@ class Session(Uncopied):
         """
         self._step.logs.append(metric_log(kind, folder))
 
-    # --- its parts ---------------------------------------------------------------------------------------------------
-
     def _entered(self) -> Membership:
-        """The group; waits for it."""
+        """Return the group, after waiting for it."""
         self._expect_group()
         return self._step.member
 
@@ -356,28 +338,6 @@ class Session(Uncopied):
                 " session.size or session.evaluate; it may use the models, tracked objects, session.state and"
                 " session.steps"
             )
-
-    def _batching(self, per_node: int | None, whole: int | None, micro: int | None, drop_last: bool) -> Batching:
-        if self._loop.made is not None:
-            raise UserError(
-                "a session has one training loader: to train on two datasets make one whose samples hold one of each;"
-                " what is not trained on may use torch's DataLoader"
-            )
-        if micro is not None and self._training.steppers.apart:
-            raise UserError(
-                "micro_batch_size needs optimizers that are stepped together: give pilot.train.session a list of them,"
-                " or use a smaller batch"
-            )
-        sharded = self._training.sharding is not None
-        batching = Batching(per_node, whole, micro, drop_last, self._loop.seat.size, in_step=sharded)
-        if per_node is not None and self._training.rate.rule is None:
-            raise UserError(
-                "batch_size= is per node, so the batch grows with the nodes: say in pilot.train.session how the"
-                " learning rate follows, lr_rule='linear', 'sqrt' or 'none'; or give global_batch_size=, with"
-                " which training is that of one node"
-            )
-        self._training.samples_per_tick = batching.of_one_node
-        return batching
 
 
 def session(
@@ -406,8 +366,8 @@ def session(
         value that the script reports at each epoch's end (``session.report``)
     scaler : loss scaler for mixed precision, or a dict by optimizer name; the script calls
         ``scaler.scale(loss).backward()``, the session does the rest
-    lr_rule : required with ``batch_size`` per node, with which the batch grows with the group: how the learning rate
-        follows, ``linear``, ``sqrt`` or ``none``
+    lr_rule : required with ``batch_size``, by which the batch grows with the group: how the learning rate follows,
+        ``linear``, ``sqrt`` or ``none``
     wire_dtype : ``bfloat16`` or ``float16``: send float32 gradients between nodes at half the size, rounded before and
         after the sum
     seed : seed of the sample order, the augmentation and the ranks' random generators
@@ -415,7 +375,7 @@ def session(
     Raises
     ------
     pilot.core.errors.UserError
-        These cannot be trained together, or the site's nodes cannot train them; one line says what to change.
+        These cannot be trained together, or not on the site's nodes; the message has one line with the change to make.
     """
     refusal.show_in_one_line()
     if not isinstance(seed, SupportsIndex):

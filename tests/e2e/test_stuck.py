@@ -8,9 +8,44 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.e2e.acts import script
 from tests.pools import Pool
 
-MOODS = Path(__file__).with_name("moods.py")
+TAKES = """
+from pilot.comm.channel import Channel
+from pilot.comm.messages import Gather
+
+def took(mood):
+    try:
+        Path(mood).rename(f"{mood}.taken")
+    except FileNotFoundError:
+        return False
+    return True
+
+def send_unless_lost(channel, note, fd=None):
+    if not (isinstance(note, Gather) and took("lose")):
+        send(channel, note, fd)
+
+send, Channel.send = Channel.send, send_unless_lost
+"""
+OBEYS = """
+time.sleep(0.02)
+while took("block"):
+    time.sleep(1e6)
+while took("wait"):
+    while not Path("go").exists():
+        time.sleep(0.5)
+while took("spin"):
+    while not Path("go").exists():
+        pass
+"""
+
+
+def moods(pool: Pool) -> Path:
+    """A script that obeys files: each is taken by one process, which acts on it. ``block``: sleep for ever; ``spin``,
+    ``wait``: compute, or do nothing, until a file ``go`` exists; ``lose``: lose its part of the next gather.
+    """
+    return script(pool, OBEYS, before=TAKES)
 
 
 def moody(pool: Pool, nodes: int, patience_s: float = 4.0) -> str:
@@ -18,7 +53,7 @@ def moody(pool: Pool, nodes: int, patience_s: float = 4.0) -> str:
     pool.up()
     for _ in range(nodes):
         pool.agent()
-    name = pool.submit(MOODS, str(pool.folder), options=("--patience-s", str(patience_s), *pool.gains()))
+    name = pool.submit(moods(pool), options=("--patience-s", str(patience_s), *pool.gains()))
     pool.until_step(name, 10, nodes=nodes)
     return name
 
@@ -117,7 +152,7 @@ def test_a_fork_server_that_is_stopped_is_replaced(pool: Pool) -> None:
     pool.until("it has joined", lambda s: len(s.pool) == 1)
     (server,) = [p for p in psutil.Process(agent.pid).children() if "pilot.agent.fork_server" in p.cmdline()]
     server.send_signal(signal.SIGSTOP)
-    name = pool.submit(MOODS, str(pool.folder))
+    name = pool.submit(moods(pool))
     goes_on(pool, name, 1)
 
 

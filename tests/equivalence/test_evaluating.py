@@ -136,4 +136,4 @@ def test_code_that_is_not_run_after_an_evaluation_is_warned_of(
     in_world(script, 1, [])
     capsys.readouterr()
     in_world(script, 1, [], begin=saved[-1])
-    assert ("is not done now" in capsys.readouterr().err) is after_a_step
+    assert ("is skipped; move" in capsys.readouterr().err) is after_a_step

@@ -200,7 +200,7 @@ def test_a_run_that_resumes_in_an_epoch_does_not_leave_at_its_beginning() -> Non
     kept, steps = run(lambda: by_its_model(session, LIMIT))
     assert steps == 12
     assert run(lambda: by_its_model(session, LIMIT), kept)[1] == 12, "in the middle of the epoch it continues"
-    with pytest.raises(UserError, match="left its loop at an epoch's beginning, which it ran again"):
+    with pytest.raises(UserError, match="left its loop at an epoch's beginning, which this process runs again"):
         run(lambda: by_its_model(session, 99.0), kept)
 
 

@@ -64,7 +64,7 @@ def test_on_fewer_nodes_it_is_only_remarked(script: Script, remarks: list[str]) 
     assert resumed(lambda: script(FIXED), 2, 1) == ""
     (remark,) = remarks
     assert DIFFERS in remark
-    assert "(2 ranks divided them then, and 1 now). Possible causes: a loss that is no mean over the" in remark
+    assert "(2 ranks divided them then, and 1 now). Possible causes: a loss that is not a mean over the" in remark
 
 
 def test_a_difference_that_the_user_accepts_is_only_remarked(

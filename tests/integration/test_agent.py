@@ -59,7 +59,7 @@ def running(folder: Path) -> int:
     return int((folder / "running").read_text())
 
 
-def test_a_worker_runs_as_under_plain_python_and_its_death_is_told(lab: Lab, tmp_path: Path) -> None:
+def test_a_worker_runs_as_under_plain_python_and_its_death_is_reported(lab: Lab, tmp_path: Path) -> None:
     _, peer = lab.run(launch(tmp_path, WAITS, "--lr", "0.1"))
     worker = running(tmp_path)
     log = next((tmp_path / "trainers/t1/logs").glob("*.log"))
@@ -83,7 +83,7 @@ def test_a_script_that_raises_fails_with_its_last_words(lab: Lab, tmp_path: Path
     assert lines[-1] == "ValueError: no such layer"
 
 
-def test_a_script_that_is_on_its_way_out_is_not_killed_before_it_has_said_why(lab: Lab, tmp_path: Path) -> None:
+def test_a_script_that_is_exiting_is_not_killed_before_its_traceback(lab: Lab, tmp_path: Path) -> None:
     _, peer = lab.run(launch(tmp_path, LEAVES))
     running(tmp_path)
     lab.send(peer, SetCheckpointInterval("t1", "", 5.0, ""))
@@ -179,7 +179,9 @@ def assert_nothing_left(lab: Lab, mark: str, limit_s: float = 15.0) -> None:
 
 
 @pytest.mark.parametrize("notice", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
-def test_a_notice_is_told_and_the_agent_leaves_when_it_may(lab: Lab, tmp_path: Path, notice: signal.Signals) -> None:
+def test_a_notice_is_reported_and_the_agent_leaves_when_released(
+    lab: Lab, tmp_path: Path, notice: signal.Signals
+) -> None:
     agent, peer = lab.run(launch(tmp_path, WAITS))
     worker = running(tmp_path)
     agent.send_signal(notice)
@@ -214,7 +216,7 @@ def test_it_leaves_before_its_wall_time_ends(lab: Lab) -> None:
     assert time.time() < end_s
 
 
-def test_what_it_says_of_its_wall_time_does_not_depend_on_its_nodes_clock(lab: Lab) -> None:
+def test_its_wall_time_does_not_depend_on_its_nodes_clock(lab: Lab) -> None:
     day_s = 86400.0
     for ahead_s in (-day_s, day_s):
         end = str(time.time() + ahead_s + 600)  # as its job's script computes it, on the same node

@@ -143,7 +143,7 @@ def test_survivors_go_on_when_a_pilot_is_killed(lab: Lab, tmp_path: Path) -> Non
     pilots.leave()
 
 
-def test_a_killed_rank_process_is_told_and_the_worker_lives(lab: Lab, tmp_path: Path) -> None:
+def test_a_killed_rank_process_is_reported_and_the_worker_lives(lab: Lab, tmp_path: Path) -> None:
     pilots = Pilots(lab, tmp_path, 1)
     (peer,) = pilots.peers
     step = pilots.form(1, [peer]).step

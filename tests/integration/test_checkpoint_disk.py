@@ -150,7 +150,7 @@ def test_a_writer_killed_in_mid_write_leaves_the_previous_one_and_the_next_clean
     assert names.temporaries(tmp_path) == []
 
 
-def test_a_reader_always_finds_a_whole_checkpoint_while_another_process_writes(tmp_path: Path) -> None:
+def test_a_reader_always_finds_a_complete_checkpoint_while_another_process_writes(tmp_path: Path) -> None:
     store.write(tmp_path, 1, 1, {"w": torch.ones(4_000_000)}, kept=2)
     writer = _writer(tmp_path)
     steps = []

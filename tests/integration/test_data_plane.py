@@ -148,7 +148,7 @@ def test_when_all_are_killed_the_newest_checkpoint_that_verifies_is_taken(tmp_pa
         assert newest.path.name in remark.text
 
 
-def test_the_ranks_write_a_checkpoint_together_as_often_as_the_leader_is_told(tmp_path: Path) -> None:
+def test_the_ranks_write_a_checkpoint_together_at_the_leaders_interval(tmp_path: Path) -> None:
     with disturbed.run(tmp_path, SCRIPT, *BATCH, epochs=20, paces=("--step-s", "0.02")) as run:
         cluster = run.cluster
         a, b = cluster.start(2)
@@ -213,7 +213,7 @@ def test_when_the_leader_dies_at_the_end_another_one_finishes(tmp_path: Path) ->
     assert_exactly_once(b.heard(wire.Progress), 2)
 
 
-def test_who_is_not_stopped_at_the_end_says_again_that_it_has_finished(tmp_path: Path) -> None:
+def test_a_finished_leader_that_is_not_stopped_reports_again(tmp_path: Path) -> None:
     arguments = ("--epochs", "1", *BATCH, "--save", str(tmp_path / "saved"))
     with plane(tmp_path, SCRIPT, *arguments, silent_s=0.5) as cluster:
         (node,) = cluster.start()

@@ -97,8 +97,8 @@ def test_a_fork_that_is_refused_ends_no_fork_server() -> None:
         ours.settimeout(LIMIT_S)
         heard = [json.loads(ours.recv(fork_server.MAX_PACKET_BYTES))[0]]
         with Path(os.devnull).open("rb+") as nothing:
-            for life in (1, 2):
-                job = msgspec.structs.replace(JOB, life=life)
+            for number in (1, 2):
+                job = msgspec.structs.replace(JOB, number=number)
                 socket.send_fds(ours, [msgspec.json.encode(job)], [nothing.fileno()] * 3)
                 heard.append(json.loads(ours.recv(fork_server.MAX_PACKET_BYTES))[:2])
         process.kill()

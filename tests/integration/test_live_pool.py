@@ -69,7 +69,7 @@ def leave(live: Pool, peers: list[Peer]) -> None:
     assert not live.file.exists()
 
 
-def test_what_is_explained_and_cancelled_comes_back_as_it_was_told(live: Pool) -> None:
+def test_explanations_and_cancellations_arrive_unchanged(live: Pool) -> None:
     waiting = live.submit(name="waiting")
     told = live.client.explain(waiting)
     assert (told.decision, told.sentences[0]) == (None, "waiting was not part of the last plan.")
@@ -101,7 +101,7 @@ def test_twenty_pilots_that_die_at_once_make_one_regroup(live: Pool) -> None:
     assert sum(isinstance(c, FormGroup) for d in contents.decisions for c in d.commands) == 2
 
 
-def test_a_killed_peer_is_lost_at_once_and_its_broken_group_says_nothing_more(live: Pool) -> None:
+def test_a_killed_peer_is_lost_at_once_and_its_broken_group_is_reported_once(live: Pool) -> None:
     trainer, peers = live.running(3)
     peers[1].say(wire.GroupBroken(trainer, 1, "a rank process died"))
     peers[2].die()
@@ -221,9 +221,7 @@ def test_a_trainer_whose_nodes_are_all_silent_is_not_started_again_before_they_h
 
 
 @pytest.mark.parametrize("others", [0, 1])
-def test_a_pilot_that_registers_a_moment_before_the_pool_goes_down_is_told_and_keeps_nobody_waiting(
-    tmp_path: Path, others: int
-) -> None:
+def test_a_pilot_that_registers_just_before_the_pool_goes_down_is_released_at_once(tmp_path: Path, others: int) -> None:
     """A registration is held back for a moment, to batch concurrent ones: the drain overtakes it."""
     with pool(tmp_path) as live:
         peers = [Peer(live.file, f"p{n}", f"n{n}").welcomed() for n in range(others)]
@@ -239,7 +237,7 @@ def test_a_pilot_that_registers_a_moment_before_the_pool_goes_down_is_told_and_k
         assert live.ended() == 0
 
 
-def test_a_node_with_another_torch_is_told_while_it_is_there(live: Pool) -> None:
+def test_a_node_with_another_torch_is_reported_while_it_is_there(live: Pool) -> None:
     new, old = {"Python": "3.12.3", "torch": "2.9.1"}, {"Python": "3.12.3", "torch": "2.8.0"}
     peers = [Peer(live.file, f"p{number}", f"n{number}", versions=new).welcomed() for number in range(2)]
     assert live.client.nodes().remarks == []
@@ -255,7 +253,7 @@ def test_a_node_with_another_torch_is_told_while_it_is_there(live: Pool) -> None
     assert live.client.status().remarks == []
 
 
-def test_a_slow_node_is_told_while_it_is_slow(live: Pool) -> None:
+def test_a_slow_node_is_reported_while_it_is_slow(live: Pool) -> None:
     trainer, peers = live.running(3)
 
     def pass_by(own_s: tuple[float, float, float], times: int) -> None:

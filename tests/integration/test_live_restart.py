@@ -271,7 +271,7 @@ def test_a_journal_that_was_emptied_is_no_new_pool(live: Pool) -> None:
     assert any("not in the journal: " in told and trainer in told for told in status.damage)
 
 
-def test_where_the_journal_of_the_pool_is_missing_the_new_one_says_so(live: Pool) -> None:
+def test_a_missing_journal_is_a_remark_of_the_new_pool(live: Pool) -> None:
     live.submit(name="forgotten")
     live.kill()
     (live.run_dir / "journal.jsonl").unlink()
@@ -391,7 +391,7 @@ def test_on_a_full_disk_decisions_wait_trainers_train_on_and_it_goes_on_by_itsel
         live.replays()
 
 
-def test_reports_that_find_no_room_in_memory_either_are_dropped_and_that_is_told(tmp_path: Path) -> None:
+def test_reports_that_find_no_room_in_memory_either_are_dropped_with_a_remark(tmp_path: Path) -> None:
     live = Pool(tmp_path)
     little = "import sys; from pilot.service.durability import live_driver as d; d.WAITING_MAX = 2000; "
     live.command = [

@@ -86,7 +86,7 @@ def test_it_goes_on_from_the_snapshot_again_and_again(live: Pool) -> None:
 
 
 @pytest.mark.parametrize("why", ["damaged", "missing", "of another version"])
-def test_where_the_snapshot_is_no_use_the_whole_journal_is_replayed(live: Pool, why: str) -> None:
+def test_without_a_usable_snapshot_the_complete_journal_is_replayed(live: Pool, why: str) -> None:
     trainer, peers = trained(live)
     match why:
         case "damaged":

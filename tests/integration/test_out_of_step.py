@@ -25,7 +25,7 @@ LINE = "rank {} is in session.evaluate, or at the end of its epoch or loop, whil
         (["evaluate", "--rank=1"], 1, 0, {"ranks_per_node": 2}),
     ],
 )
-def test_the_rank_that_waits_says_what_others_do(
+def test_the_rank_that_waits_reports_the_difference(
     tmp_path: Path, arguments: list[str], gathers: int, sums: int, options: dict[str, int]
 ) -> None:
     with plane(tmp_path, SCRIPT, *arguments, **options) as cluster:

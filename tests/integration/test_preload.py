@@ -97,7 +97,7 @@ def test_what_can_be_is_loaded_and_what_makes_a_server_unfit_is_left_out(install
     asyncio.run(play())
 
 
-def test_a_server_that_is_asked_again_while_it_imports_says_when_it_is_done(installed: Path) -> None:
+def test_a_server_that_gets_another_request_while_it_imports_reports_its_end(installed: Path) -> None:
     """The one import may bring everything that is left to import: later requests then find it loaded."""
     folder = installed / "site-packages"
     (folder / "slow_one.py").write_text("import fine_one, time\ntime.sleep(0.5)\n")
@@ -114,7 +114,7 @@ def test_a_server_that_is_asked_again_while_it_imports_says_when_it_is_done(inst
     asyncio.run(play())
 
 
-def test_an_end_is_told_while_something_is_imported(installed: Path) -> None:
+def test_an_end_is_reported_during_an_import(installed: Path) -> None:
     """A worker that was stopped must not hold its node for as long as an import takes on a slow file system."""
     folder = installed / "site-packages"
     (folder / "endless_one.py").write_text("import signal\nwhile True: signal.pause()\n")
@@ -141,7 +141,7 @@ def test_what_every_pilot_imports_has_not_torchs_compiler_in_it() -> None:
     assert done.stdout.strip() == "False"
 
 
-def test_only_modules_of_installed_packages_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_modules_of_installed_packages_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(imported, "_before", frozenset())
     found = imported.new_modules()
     assert {"torch", "numpy", "pytest"} <= set(found)

@@ -53,7 +53,7 @@ def test_what_only_reads_works_while_the_pool_is_up_and_when_it_is_down(live: Po
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_lock_that_cannot_be_read_says_so_and_what_to_do(live: Pool) -> None:
+def test_an_unreadable_lock_is_reported_with_advice(live: Pool) -> None:
     (live.run_dir / "coordinator.lock").chmod(0)
     done = pilot(live, "status")
     assert done.returncode == 2

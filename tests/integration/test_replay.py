@@ -108,7 +108,7 @@ def test_the_same_command_prints_the_same_bytes(inputs: Path, capsys: pytest.Cap
     assert printed[0] == printed[1]
 
 
-def test_plans_that_may_have_been_cut_short_are_told(inputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plans_that_may_have_been_cut_short_are_reported(inputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for limit, told in (("1e-06", True), ("60", False)):
         assert run(arguments(inputs, "--json", "--planner", "dp", "--hours", "1", "--solve-limit-s", limit)) == 0
         said = capsys.readouterr().err
@@ -199,7 +199,7 @@ def test_priorities_decide_where_they_are_the_objective(
     assert given["work"] != priority["work"]
 
 
-def test_the_table_says_what_it_compares_with(inputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_names_its_reference(inputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(arguments(inputs, "--planner", "dp", "--max-parallel-trainers", "2,10")) == 0
     printed = capsys.readouterr().out
     assert "U = A_e / A_s." in printed and "A_s is the work of the same trainers on eq_nodes dedicated nodes" in printed
@@ -284,7 +284,7 @@ TRACES = {
     "present.csv": ("0,a,join\n1,a,join\n", "present.csv:3: node a joins, but it is in the pool already"),
     "nan.csv": ("nan,a,join\n", "nan.csv:2: time_s is not a finite number"),
     "empty.csv": ("", "empty.csv: the trace is empty"),
-    "instant.csv": ("0,a,join\n", "instant.csv: all of its events are at time 0"),
+    "instant.csv": ("0,a,join\n", "instant.csv: all events are at time 0"),
     "cut.csv.gz": (None, "the gzip file is truncated"),
 }
 """Traces that are refused: their rows, and words of the refusal."""
@@ -359,7 +359,7 @@ def ended_by_another(process: subprocess.Popen[str], number: int) -> bool:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_says_how_far_it_came_and_prints_what_it_has(inputs: Path, number: int) -> None:
+def test_ctrl_c_reports_the_progress_and_prints_the_results_so_far(inputs: Path, number: int) -> None:
     """The same for a TERM to its process group, as `timeout` sends it; further signals change nothing."""
     process = started(inputs)
     os.killpg(process.pid, number)

@@ -103,7 +103,7 @@ def test_an_oversized_frame_closes_the_connection_of_its_sender_only(live: Pool)
     other.die()
 
 
-def test_what_is_said_without_registering_ends_the_connection(live: Pool) -> None:
+def test_a_message_before_registering_ends_the_connection(live: Pool) -> None:
     where = load(live.file)
     stream = Stream(where.address)
     stream.send(wire.encode(wire.Credentials(wire.PROTOCOL, __version__, where.enrolment)))

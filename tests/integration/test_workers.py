@@ -81,7 +81,7 @@ async def bench(folder: Path) -> AsyncIterator[Bench]:
         assert proc.marked(made.home.mark) == []
 
 
-def test_one_that_raises_ends_all_and_its_last_words_are_told(tmp_path: Path) -> None:
+def test_one_that_raises_ends_all_and_its_last_words_are_reported(tmp_path: Path) -> None:
     async def play() -> None:
         async with bench(tmp_path) as it:
             it.launch("if rank == 1: raise ValueError(f'rank {rank} of {size}')\nsignal.pause()\n")
@@ -93,7 +93,7 @@ def test_one_that_raises_ends_all_and_its_last_words_are_told(tmp_path: Path) ->
     asyncio.run(play())
 
 
-def test_those_that_were_told_to_stop_end_by_themselves(tmp_path: Path) -> None:
+def test_processes_with_an_order_to_stop_end_by_themselves(tmp_path: Path) -> None:
     async def play() -> None:
         async with bench(tmp_path) as it:
             it.launch(f"print('here', flush=True)\n{CONTROL}if rank == 2: time.sleep(0.5)\nprint('done', flush=True)\n")

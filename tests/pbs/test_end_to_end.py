@@ -10,9 +10,8 @@ from pilot.site.site import PBS_GRACE_S
 from tests.pbs.lab import Lab
 from tests.pbs.pools import PbsPool, high_priority
 from tests.slurm.lab import wait_for
-from tests.slurm.pools import start_delay_s
+from tests.slurm.pools import start_delay_s, training
 
-EPOCHS = 400
 MOM_LOOKS_S = 10.0
 """MoM first checks this long after TERM whether the job is still alive; by then its kill delay is over."""
 TRY_KILL_DELAY = """
@@ -31,9 +30,7 @@ def test_a_preemption_costs_no_step_and_the_other_job_starts_soon(
     order: str, requeue: bool, lab: Lab, pool: PbsPool
 ) -> None:
     lab.qmgr(f'set sched preempt_order="{order}"', "set server job_history_enable=True")
-    pool.up_on(3, requeue=requeue)
-    name = pool.submit_elastic(3, EPOCHS)
-    pool.trains(name, 3)
+    name = training(pool, 3, requeue=requeue)
     _, note, submitted_s = high_priority(lab, run_s=8)
     late_s = submitted_s + start_delay_s(note, submitted_s) - pool.left_s()
     pool.trains(name, 2)
@@ -48,9 +45,7 @@ def test_a_preemption_costs_no_step_and_the_other_job_starts_soon(
 def test_a_suspended_pilot_uses_no_processor_and_joins_anew_when_it_goes_on(lab: Lab, pool: PbsPool) -> None:
     """OpenPBS's default order is SCR: it suspends first, stopping the session, which contains only the agent."""
     lab.qmgr('set sched preempt_order="SCR"')
-    pool.up_on(3)
-    name = pool.submit_elastic(3, EPOCHS)
-    pool.trains(name, 3)
+    name = training(pool, 3)
     high, note, submitted_s = high_priority(lab, run_s=600)
     assert start_delay_s(note, submitted_s) < LATE_S
     pool.until("one is suspended", lambda s: s.keeper.suspended == 1)
@@ -66,9 +61,7 @@ def test_a_suspended_pilot_uses_no_processor_and_joins_anew_when_it_goes_on(lab:
 
 def test_a_sole_pilot_saves_all_its_steps_within_the_kill_delay(lab: Lab, pool: PbsPool) -> None:
     lab.qmgr('set sched preempt_order="D"')
-    pool.up_on(1)
-    name = pool.submit_elastic(1, EPOCHS)
-    pool.trains(name, 1)
+    name = training(pool, 1)
     _, note, submitted_s = high_priority(lab, nodes=3, run_s=2)
     start_delay_s(note, submitted_s)
     pool.until_ended("preempted", 1)
@@ -81,11 +74,11 @@ def test_doctor_tries_how_long_a_job_lives_after_term(lab: Lab, pool: PbsPool) -
     site = pool.write_site()
     lab.qmgr("set queue preemptable kill_delay=4")
     try:
-        said = pool.python(TRY_KILL_DELAY.format(site=site, folder=pool.folder))
+        output = pool.python(TRY_KILL_DELAY.format(site=site, folder=pool.folder))
     finally:
         lab.qmgr("unset queue preemptable kill_delay")
-    told = re.match(r"(\w+) PBS kills a preempted job ([\d.]+) s after TERM", said)
-    assert told is not None, said
-    assert (told[1] == "fail") == (float(told[2]) < PBS_GRACE_S)
-    assert 3.5 <= float(told[2]) <= MOM_LOOKS_S + LATE_S
+    found = re.match(r"(\w+) PBS kills a preempted job ([\d.]+) s after TERM", output)
+    assert found is not None, output
+    assert (found[1] == "fail") == (float(found[2]) < PBS_GRACE_S)
+    assert 3.5 <= float(found[2]) <= MOM_LOOKS_S + LATE_S
     assert lab.queued() == []

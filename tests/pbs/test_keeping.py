@@ -182,7 +182,7 @@ async def test_a_server_that_does_not_answer_changes_nothing(keeper: Keeper, cre
     keeper.want(2)
     await crew.until_running(2)
     lab.pause_server()
-    await crew.until(lambda: "did not answer within 2 s" in keeper.status().trouble, "the trouble is told")
+    await crew.until(lambda: "did not answer within 2 s" in keeper.status().trouble, "the trouble is reported")
     assert (keeper.status().running, crew.endings()) == (2, [])
     lab.resume_server()
     await crew.until(lambda: keeper.status().trouble == "", "it answers again")

@@ -16,7 +16,7 @@ LIMIT_S = 120.0
 
 
 def checked(pair: Pair, limit_s: float = LIMIT_S) -> tuple[float, dict[str, object]]:
-    """Return the seconds that a check of the elastic version took, and what it told."""
+    """Return the seconds that a check of the elastic version took, and its answer."""
     command = [sys.executable, "-m", "pilot", "check", "--json", "--limit-s", str(limit_s), str(pair.elastic)]
     with tempfile.TemporaryDirectory() as folder:
         begun_s = time.monotonic()
@@ -28,8 +28,8 @@ def checked(pair: Pair, limit_s: float = LIMIT_S) -> tuple[float, dict[str, obje
 def main(names: list[str]) -> None:
     for pair in PAIRS:
         if not names or pair.name in names:
-            took_s, told = checked(pair)
-            print(f"{pair.name}\t{took_s:.0f}\t{told['script_class']}\t{told['text']}", flush=True)
+            took_s, answer = checked(pair)
+            print(f"{pair.name}\t{took_s:.0f}\t{answer['script_class']}\t{answer['text']}", flush=True)
 
 
 if __name__ == "__main__":

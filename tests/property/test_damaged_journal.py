@@ -53,7 +53,7 @@ def test_a_journal_that_lacks_entries_is_read_by_everything_that_reads_journals(
         assert set(contents.last.missing) <= set(restored.flaws)
         account(restored.core, restored.books.monitor)
         life = life_of(contents)
-        assert set(contents.last.missing) <= {happening.text for happening in life.happened}
+        assert set(contents.last.missing) <= {event.text for event in life.events}
         assert "was up for" in render(life)
         assert list(trials(contents, 5.0))
         ledgers(contents.decisions)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.agent_lab import Agents, Coordinator, lab
 from tests.integration.live_pool import Pool, pool
 from tests.security.second_user import SecondUser
 
@@ -19,6 +20,12 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
     """A pool for the tests of one module."""
     with pool(tmp_path_factory.mktemp("live")) as made:
         yield made
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[tuple[Coordinator, Agents]]:
+    """A coordinator that a test plays, for real agents."""
+    yield from lab(tmp_path)
 
 
 @pytest.fixture

@@ -5,21 +5,14 @@ the agent finds its own coordinator again, and shows nobody else its token.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
-import pytest
 
 from pilot.protocol import connection
 from pilot.protocol.connection import Certificate
-from tests.integration.agent_lab import Agents, Coordinator, lab, until
+from tests.integration.agent_lab import Agents, Coordinator, until
 from tests.streams import ThreadedServer
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[tuple[Coordinator, Agents]]:
-    yield from lab(tmp_path)
 
 
 def test_an_agent_returns_to_its_coordinator_whatever_its_file_was_meanwhile(

@@ -6,7 +6,6 @@ import asyncio
 import resource
 import socket
 import subprocess
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -16,7 +15,7 @@ import pytest
 from pilot.agent import peers
 from pilot.core.commands import StopWorker
 from pilot.protocol import wire
-from tests.integration.agent_lab import Agents, Coordinator, lab, launch, until
+from tests.integration.agent_lab import Agents, Coordinator, launch, until
 
 STRANGERS = 300
 FILES = 256
@@ -27,11 +26,6 @@ SPARE = 60
 BEATS = 10
 
 SLEEPS = "import time; open('running', 'w').close(); time.sleep(600)"
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[tuple[Coordinator, Agents]]:
-    yield from lab(tmp_path)
 
 
 def port(agent: int) -> int:

@@ -26,6 +26,7 @@ EVIL = "\x1b]0;owned\x07\x1b[2J\x1b[35;5m\x9b31m\u202etxt [/red] :bomb:"
 NOT_TEXT = "\udcff.h5"
 """A file's name that is not valid UTF-8."""
 
+FILES = ("checkpoints", "damaged.h5", NOT_TEXT)
 IN_FILE_NAMES = EVIL.replace("/", "|")
 RICH = re.compile(r"\x1b\[[\d;]*m")
 """The colours of our own tables."""
@@ -66,32 +67,22 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def commands(place: Path) -> Iterator[list[str]]:
-    """Those that print what is in files, or their names."""
-    for name in ("show", "ls", "verify"):
-        for file in ("checkpoints", "damaged.h5", NOT_TEXT):
-            yield from ([*words, str(place / file)] for words in (["checkpoint", name], ["checkpoint", name, "--json"]))
-    yield ["checkpoint", "export", str(place / "checkpoints"), str(place / "out.pt")]
-    study = (["study", name, hostile_pool.STUDY] for name in ("status", "trials", "best", "export"))
-    of_pool = [
-        ["status"],
-        ["ls"],
-        ["ls", "--all"],
-        ["nodes"],
-        ["explain", f"trainer {EVIL}"],
-        ["status", f"trainer {EVIL}"],
+    """Commands that print the contents or the names of files, most of them also with ``--json``."""
+    site = place / "config" / "pilot" / "sites"
+    of_files = [
+        *(["checkpoint", name, str(place / file)] for name in ("show", "ls", "verify") for file in FILES),
+        *(["sites", "check", str(site / f"{name}.py")] for name in ("evil", "wrong")),
+        ["trace", "stats", str(place / f"{IN_FILE_NAMES}.csv")],
+        ["sites"],
     ]
-    for words in (*of_pool, *study, ["events"]):
-        yield [*words, "--run-dir", str(place / "pool")]
-        if words[1:2] not in (["--all"], ["export"]):
-            yield [*words, "--json", "--run-dir", str(place / "pool")]
-    yield ["study", "export", hostile_pool.STUDY, "--csv", "--run-dir", str(place / "pool")]
-    yield from (["sites", *more] for more in ([], ["--json"]))
-    for file in ("evil", "wrong"):
-        yield from (
-            ["sites", "check", str(place / "config" / "pilot" / "sites" / f"{file}.py"), *more]
-            for more in ([], ["--json"])
-        )
-    yield from (["trace", "stats", str(place / f"{IN_FILE_NAMES}.csv"), *more] for more in ([], ["--json"]))
+    run_dir = ["--run-dir", str(place / "pool")]
+    of_pool = [["status"], ["ls"], ["nodes"], ["events"], ["explain", f"trainer {EVIL}"], ["status", f"trainer {EVIL}"]]
+    of_study = [["study", name, hostile_pool.STUDY] for name in ("status", "trials", "best")]
+    for words in (*of_files, *([*words, *run_dir] for words in (*of_pool, *of_study))):
+        yield from (words, [*words, "--json"])
+    yield ["ls", "--all", *run_dir]
+    yield from (["study", "export", hostile_pool.STUDY, *more, *run_dir] for more in ([], ["--csv"]))
+    yield ["checkpoint", "export", str(place / "checkpoints"), str(place / "out.pt")]
 
 
 def said(place: Path, *, terminal: bool, **environment: str) -> list[tuple[list[str], str]]:
@@ -133,7 +124,7 @@ def test_in_a_pipe_json_stays_what_it_is(place: Path) -> None:
         assert text == printable(text), words
         if "--json" in words and "events" not in words and text:
             json.loads(text)
-        if words[:3] == ["checkpoint", "show", "--json"] and words[3].endswith("checkpoints"):
+        if words == ["checkpoint", "show", str(place / "checkpoints"), "--json"]:
             assert json.loads(text)["values"][EVIL] == EVIL
         if "--csv" in words:
             assert ",'=1+1" in text and not re.search("(^|,)=", text, re.MULTILINE), "a spreadsheet would calculate it"

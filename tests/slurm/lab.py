@@ -149,7 +149,7 @@ class Lab:
         """The controller saves its state and exits."""
         pid = _read_pid(self.folder / "slurmctld.pid")
         _signal(pid, signal.SIGTERM)
-        wait_for(lambda: not psutil.pid_exists(pid), "the controller has ended", limit_s=20)
+        wait_for(lambda: not _lives(pid), "the controller has ended", limit_s=20)
 
     def start_controller(self) -> None:
         """Start the controller; it continues from its saved state."""
@@ -197,7 +197,7 @@ class Lab:
         daemons = [pid for path in self.folder.glob("*.pid") if (pid := _read_pid(path))]
         for pid in daemons:
             _signal(pid, signal.SIGTERM)
-        wait_for(lambda: not any(psutil.pid_exists(pid) for pid in daemons), "daemons gone", limit_s=20, fatal=False)
+        wait_for(lambda: not any(map(_lives, daemons)), "daemons gone", limit_s=20, fatal=False)
         kill_all(self.processes())
         wait_for(lambda: not self.processes(), "processes gone", limit_s=5, fatal=False)
         self._remove_cgroups()
@@ -314,6 +314,14 @@ def _is_free(port: int) -> bool:
 def _read_pid(path: Path) -> int:
     text = path.read_text().strip() if path.exists() else ""
     return int(text) if text.isdecimal() else 0
+
+
+def _lives(pid: int) -> bool:
+    """Whether a daemon runs: one that nobody has waited for has ended, too."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
 
 
 def _signal(pid: int, number: signal.Signals) -> None:

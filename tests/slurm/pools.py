@@ -5,10 +5,14 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pilot.cli.asking import pool_at
 from tests.pools import Pool
 from tests.slurm.lab import Lab, wait_for
+
+EPOCHS = 400
+"""More than any test waits for."""
 
 SITE = """
 from site_configs.slurm_lab import site as lab
@@ -43,6 +47,14 @@ class SlurmPool(Pool):
         """The job that runs on a node of the lab."""
         assert self.lab is not None
         return self.lab.run("squeue", "-h", "-w", node, "-o", "%A").strip()
+
+
+def training(pool: Any, nodes: int, **site: object) -> str:
+    """Start a pool with this many pilots, and a trainer on all of them; returns the trainer's name."""
+    pool.up_on(nodes, **site)
+    name: str = pool.submit_elastic(nodes, EPOCHS)
+    pool.trains(name, nodes)
+    return name
 
 
 def high_priority(lab: Lab, *options: str, run_s: float = 5) -> tuple[str, Path, float]:

@@ -13,9 +13,8 @@ from pilot.protocol.pool_status import NodeStatus
 from tests.e2e.proof import proved
 from tests.pools import TRAIN
 from tests.slurm.lab import Lab, LabConfig, wait_for
-from tests.slurm.pools import SlurmPool, high_priority, start_delay_s
+from tests.slurm.pools import EPOCHS, SlurmPool, high_priority, start_delay_s, training
 
-EPOCHS = 400
 DEAR = ("--rescale-up-s", "60", "--rescale-down-s", "60")
 """Nothing that leaves within a minute is worth a rescale."""
 AT_ONCE = LabConfig(grace_s=0, user_signal=False)
@@ -49,9 +48,7 @@ def test_a_preemption_costs_no_step_and_the_other_job_starts_within_the_grace(la
 
 @pytest.mark.parametrize("lab", [AT_ONCE, NO_SIGNAL], indirect=True, ids=["no grace", "no user signal"])
 def test_a_preemption_by_sigterm_only(lab: Lab, pool: SlurmPool) -> None:
-    pool.up_on(3, notice_signal=None)
-    name = pool.submit_elastic(3, EPOCHS)
-    pool.trains(name, 3)
+    name = training(pool, 3, notice_signal=None)
     _, note, submitted_s = high_priority(lab, "-N5")
     assert start_delay_s(note, submitted_s) < lab.config.grace_s + lab.config.kill_wait_s
     pool.until_ended("preempted", 2)
@@ -64,9 +61,7 @@ def test_a_preemption_by_sigterm_only(lab: Lab, pool: SlurmPool) -> None:
 @pytest.mark.parametrize("lab", [NO_SIGNAL], indirect=True)
 def test_a_preemption_that_only_the_poll_shows(lab: Lab, pool: SlurmPool) -> None:
     """Without a step and without a signal, the job itself is not notified before its grace period is over."""
-    pool.up_on(3, notice_signal=None, launcher="simple")
-    name = pool.submit_elastic(3, EPOCHS)
-    pool.trains(name, 3)
+    name = training(pool, 3, notice_signal=None, launcher="simple")
     _, note, submitted_s = high_priority(lab, "-N5")
     assert start_delay_s(note, submitted_s) < lab.config.grace_s
     log = (pool.run_dir / "coordinator.log").read_text()
@@ -79,9 +74,7 @@ def test_a_preemption_that_only_the_poll_shows(lab: Lab, pool: SlurmPool) -> Non
 
 @pytest.mark.parametrize("lab", [LabConfig(nodes=2, grace_s=0, user_signal=False)], indirect=True)
 def test_a_requeued_job_comes_back_as_a_new_life_of_it(lab: Lab, pool: SlurmPool) -> None:
-    pool.up_on(2, partition="requeue", requeue=True, notice_signal=None)
-    name = pool.submit_elastic(2, EPOCHS)
-    pool.trains(name, 2)
+    name = training(pool, 2, partition="requeue", requeue=True, notice_signal=None)
     job = pool.job_on(lab.nodes[0])
     high_priority(lab, "-w", lab.nodes[0], run_s=100)
     pool.trains(name, 1)
@@ -94,9 +87,7 @@ def test_a_requeued_job_comes_back_as_a_new_life_of_it(lab: Lab, pool: SlurmPool
 
 
 def test_a_job_that_somebody_cancels_is_replaced(lab: Lab, pool: SlurmPool) -> None:
-    pool.up_on(3)
-    name = pool.submit_elastic(3, EPOCHS)
-    pool.trains(name, 3)
+    name = training(pool, 3)
     lab.run("scancel", pool.job_on(lab.nodes[0]))
     pool.until_ended("cancelled", 1)
     pool.until_pilots(3)
@@ -116,9 +107,7 @@ def test_pilots_leave_in_good_order_before_their_wall_time_ends(lab: Lab, pool: 
 
 
 def test_a_node_that_dies_is_a_loss_and_its_pilot_is_replaced(lab: Lab, pool: SlurmPool) -> None:
-    pool.up_on(3)
-    name = pool.submit_elastic(3, EPOCHS)
-    pool.trains(name, 3)
+    name = training(pool, 3)
     dead = lab.nodes[0]
     lab.kill_node(dead)
     pool.trains(name, 2)
@@ -188,9 +177,7 @@ def sleepers(lab: Lab) -> list[int]:
 
 
 def test_a_killed_coordinator_leaves_no_job_and_no_process(lab: Lab, pool: SlurmPool) -> None:
-    pool.up_on(3, orphan_s=12)
-    name = pool.submit_elastic(3, EPOCHS)
-    pool.trains(name, 3)
+    training(pool, 3, orphan_s=12)
     pool.kill_for_good()
     wait_for(lambda: not lab.queued(), "no job is queued", limit_s=90)
     wait_for(lambda: not lab.job_processes(), "no process of a job", limit_s=20)

@@ -190,12 +190,12 @@ def test_jobs_of_an_earlier_coordinator_are_found_by_their_name(lab: Lab, tmp_pa
 
 @pytest.mark.usefixtures("lab")
 @with_crew(POLITE, SITE.replace(partition="no-such-partition"))
-async def test_a_site_that_slurm_refuses_is_told_in_its_words(keeper: Keeper, crew: Crew) -> None:
+async def test_a_refusal_of_slurm_is_quoted(keeper: Keeper, crew: Crew) -> None:
     keeper.want(1)
-    await crew.until(lambda: "Invalid partition name specified" in keeper.status().trouble, "the refusal is told")
+    await crew.until(lambda: "Invalid partition name specified" in keeper.status().trouble, "the refusal is reported")
 
 
-def test_one_squeue_about_ours_one_about_who_waits_and_one_sinfo_per_poll(lab: Lab) -> None:
+def test_one_squeue_for_our_jobs_one_for_pending_jobs_and_one_sinfo_per_poll(lab: Lab) -> None:
     asked: list[str] = []
 
     def run(command: Sequence[str], limit_s: float) -> str:

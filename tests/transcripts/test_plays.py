@@ -64,7 +64,7 @@ class Play(World):
     def send(self, event: events.Event) -> list[Any]:
         """Digested, too."""
         commands = super().send(event)
-        text = told((event, commands, list(seen(self.core))))
+        text = described((event, commands, list(seen(self.core))))
         self.digests.append(hashlib.blake2b(text.encode(), digest_size=2).hexdigest())
         return commands
 
@@ -73,8 +73,8 @@ class Play(World):
         self.join(self.rng.randint(2, 8))
         for _ in range(3):
             self._submit()
-        own = [self._submit, self._report, self._breaks, self._looks, self._stale, self._plan_fails, self._publishes]
-        own += [self._dies_again, self._breaks_again, self._tells_twice, self._again, self._time]
+        own = [self._submit, self._report, self._breaks, self._examines, self._stale, self._plan_fails, self._publishes]
+        own += [self._dies_again, self._breaks_again, self._repeats, self._again, self._time]
         own += 3 * [self._starts_and_steps]
         for _ in range(ACTS):
             action = self.rng.choice([*ACTIONS, *SICKNESS])
@@ -167,7 +167,7 @@ class Play(World):
                 return
             self.send(events.GroupBroken(trainer, group.generation, "a rank process died"))
 
-    def _tells_twice(self) -> None:
+    def _repeats(self) -> None:
         """Stale pool events: nodes join that are here, leave that are leaving, and are lost that never existed."""
         here = tuple(self.rng.sample(self.nodes, min(2, len(self.nodes))))
         leaving = tuple(self.core.pool.leaving)[:1]
@@ -175,7 +175,7 @@ class Play(World):
             events.PoolChanged(joined=here[:1], noticed=(*leaving, NodeId("elsewhere")), lost=(NodeId("elsewhere"),))
         )
 
-    def _looks(self) -> None:
+    def _examines(self) -> None:
         trainer = self._trainer()
         self.stall(trainer)
         core = self.core.trainers[trainer]
@@ -257,15 +257,15 @@ def _seen_of(trainer: Trainer) -> tuple[object, ...]:
     return (*stands, unsaved, trainer.counts, trainer.refusal, trainer.reason, known)
 
 
-def told(thing: object) -> str:
+def described(thing: object) -> str:
     """As ``repr`` without default fields: a new field then changes no play that does not use it."""
     if is_dataclass(thing):
-        shown = [f"{f.name}={told(v)}" for f in fields(thing) if (v := getattr(thing, f.name)) != _default(f)]
+        shown = [f"{f.name}={described(v)}" for f in fields(thing) if (v := getattr(thing, f.name)) != _default(f)]
         return f"{type(thing).__name__}({', '.join(shown)})"
     if isinstance(thing, list | tuple):
-        return f"[{', '.join(map(told, thing))}]"
+        return f"[{', '.join(map(described, thing))}]"
     if isinstance(thing, dict):
-        return f"{{{', '.join(f'{told(k)}: {told(v)}' for k, v in thing.items())}}}"
+        return f"{{{', '.join(f'{described(k)}: {described(v)}' for k, v in thing.items())}}}"
     return f"{thing:.9g}" if isinstance(thing, float) else str(thing)
 
 

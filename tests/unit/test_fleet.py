@@ -26,7 +26,7 @@ def test_it_explodes_where_few_counts_were_measured() -> None:
     assert 0.5 < far[8, 0.0].least <= far[8, 0.0].most < 2
 
 
-def test_what_is_profiled_of_the_paper_s_ensemble() -> None:
+def test_the_profiles_of_the_papers_ensemble() -> None:
     rates = [t.spec.curve.at(1) for t in fleet.ensemble(0, (20, 80)) if t.spec.curve]
     assert (min(rates), max(rates), len(rates)) == (*fleet.RATES, fleet.TRAINERS)
     plan = fleet_rates.profile_plan(rates, gpus_per_node=4)

@@ -25,11 +25,11 @@ def test_the_table_compares_the_trainers_that_ended_in_all_replays(tmp_path: Pat
         (tmp_path / name).write_text(text)
     given = [str(tmp_path / name) for name in ("events.csv", "trainers.csv", "curves.json")]
     options = [given[0], "--trainers", given[1], "--curves", given[2], "--rows", "0,5"]
-    told = CliRunner(catch_exceptions=False).invoke(look_ahead.main, options).stdout.splitlines()
+    lines = CliRunner(catch_exceptions=False).invoke(look_ahead.main, options).stdout.splitlines()
     number = r"\d+\.\d% \| \d+\.\d% \| \d+\.\d% \| [23] \| \d+ / \d+ \|"
-    assert told[0].startswith("2 trainers ended in all")
-    for line, name in zip(told[-2:], ("dp`, all sizes", "rolling-horizon-costs`"), strict=True):
-        assert re.fullmatch(rf"\| `{re.escape(name)} \| {number}", line), told
+    assert lines[0].startswith("2 trainers ended in all")
+    for line, name in zip(lines[-2:], ("dp`, all sizes", "rolling-horizon-costs`"), strict=True):
+        assert re.fullmatch(rf"\| `{re.escape(name)} \| {number}", line), lines
 
 
 def test_each_of_the_last_rows_leaves_out_one_thing() -> None:

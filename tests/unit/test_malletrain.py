@@ -12,8 +12,8 @@ from benchmarks.nas import cells, found_s
 
 
 def test_a_profile_downwards_scales_up_once() -> None:
-    told = CliRunner().invoke(main, ["sequence"]).output
-    counts = dict(re.findall(r"^ *(\w+): ([0-9 ]+?)   scale-ups", told, re.MULTILINE))
+    output = CliRunner().invoke(main, ["sequence"]).output
+    counts = dict(re.findall(r"^ *(\w+): ([0-9 ]+?)   scale-ups", output, re.MULTILINE))
     assert counts == {"inverse": "5 4 3 2 1 5", "auto": "5 1 5", "never": "5"}
 
 

@@ -19,7 +19,7 @@ SETTLE_S = 10.0
 
 
 def unowned() -> set[str]:
-    """Whatever belongs to none of this user's living processes: segments named as MPICH names those of our ranks, and
+    """Leftovers of no living process of this user: segments named as MPICH names those of our ranks, and
     directories of agents. (What other libraries keep in shared memory is up to them.)
     """
     mapped = {path for process in psutil.process_iter() for path in _mapped(process)}
@@ -28,7 +28,7 @@ def unowned() -> set[str]:
 
 
 def left_behind(root: Path, before: set[str]) -> list[str]:
-    """What the pool in ``root`` left behind, after giving its last processes time to end; empty if all is well.
+    """Leftovers of the pool in ``root``, after giving its last processes time to end; empty if all is well.
 
     ``before`` is what :func:`unowned` returned before the pool started.
     """

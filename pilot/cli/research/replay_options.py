@@ -33,7 +33,7 @@ class Several(click.ParamType):  # type: ignore[type-arg]  # generic only for th
         self.kind = click.types.convert_type(kind)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Values:
-        """Convert each; the same value twice stays two."""
+        """The values, converted; a repeated one stays repeated."""
         if isinstance(value, tuple):
             return value
         return tuple(self.kind.convert(item.strip(), param, ctx) for item in value.split(","))

@@ -32,7 +32,7 @@ def label(replay: Replay, names: Sequence[str]) -> str:
 
 
 def rows(replays: Sequence[Replay], names: Sequence[str]) -> list[Row]:
-    """The first table: column → cell for each replay."""
+    """The rows of the first table, a dict of column → cell for each replay."""
     budgets = any(r.case.budget is not None for r in replays)
     spreads = any(r.summary.mean_spread is not None for r in replays)
     return [
@@ -101,7 +101,7 @@ def _number(value: float | None, form: str) -> str:
 
 
 def print_tables(replays: Sequence[Replay], names: Sequence[str]) -> None:
-    """Print all tables; nothing if no replay was started."""
+    """Print the tables of all replays; nothing if no replay was started."""
     from pilot.research.sim.accounting import done_when
     from pilot.research.sim.metrics import U_IN_WORDS
 
@@ -155,7 +155,7 @@ def warn_of_short_time(replays: Sequence[Replay], names: Sequence[str], limit_s:
 
 
 def print_solve_times(replays: Sequence[Replay], names: Sequence[str]) -> None:
-    """Print them on stderr, because they differ from run to run."""
+    """Print the times of solves on stderr, because they differ from run to run."""
     for replay in replays:
         took = sorted(solve.build_s + solve.solve_s for solve in replay.solves)
         if len(took) > 1:

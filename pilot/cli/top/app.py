@@ -149,7 +149,8 @@ class Top(App[None]):
         try:
             status = self._pool.status()
         except (PilotError, UserError) as error:
-            self.call_from_thread(self._no_answer, str(error))
+            text = Text(f"no answer: {error}", style="bold red")
+            self.call_from_thread(self.query_one("#headline", Static).update, text)
         else:
             self.call_from_thread(self.show_status, status)
 
@@ -171,9 +172,6 @@ class Top(App[None]):
         self.call_from_thread(self.notify, text, markup=False)
 
     # --- showing -----------------------------------------------------------------------------------------------------
-
-    def _no_answer(self, why: str) -> None:
-        self.query_one("#headline", Static).update(Text(f"no answer: {why}", style="bold red"))
 
     def show_status(self, status: PoolStatus) -> None:
         """Show an answer."""

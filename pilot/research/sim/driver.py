@@ -58,7 +58,7 @@ class Reports:
             self.due[trainer.id] = (now_s + trainer.spec.rescale_up_s + EVERY_S, REPORTS)
 
     def due_s(self) -> float:
-        """When the next report comes."""
+        """When the next report comes; infinite if none does."""
         return min((due_s for due_s, _ in self.due.values()), default=math.inf)
 
     def take(
@@ -152,7 +152,7 @@ class Simulation:
 
     @property
     def _drained(self) -> bool:
-        """Its budget has ended the pool."""
+        """Whether the budget has ended the pool."""
         return self.core.draining and not len(self.core.pool)
 
     def _next_s(self) -> float:
@@ -165,7 +165,7 @@ class Simulation:
         return max(self.now_s, min(at_s, submitted_s, ended_s))
 
     def _step(self, now_s: float) -> None:
-        """Everything of one virtual time."""
+        """Process the events of one virtual time."""
         gained = self._advance(now_s)
         change = self._changes.popleft() if self._changes and self._changes[0].time_s <= now_s else Change(now_s)
         lost = self._lost(change)
@@ -173,7 +173,7 @@ class Simulation:
         self._account(change, lost, gained)
 
     def _advance(self, now_s: float) -> float:
-        """Work done since the last time, of all trainers."""
+        """Advance all trainers to ``now_s``; returns the work done since the last time."""
         due = [account for account in self._running.values() if account.ends_s() <= now_s]
         weight = self.records.weight
         gained = sum(account.advance(now_s) * weight(account.submission) for account in self._running.values())
@@ -245,7 +245,7 @@ class Simulation:
                     waiting.append(answer)
 
     def _plan(self) -> Event | None:
-        """The plan, if it is due."""
+        """The event of the plan that is due; None: none is."""
         if self._solve is None or self._plan_due_s > self.now_s:
             return None
         solve, self._solve, self._plan_due_s = self._solve, None, math.inf

@@ -39,7 +39,7 @@ ReadCurves = Sequence[tuple[Curve, Curve | None]]
 
 
 def check(know: str) -> str:
-    """``know``, if it is in the vocabulary. Raises UserError if it is not."""
+    """Return ``know``. Raises UserError if it is not in the vocabulary."""
     if know in (TRUTH, MEASURED, LINEAR, HUAWEI, OTHER, FACTOR) or _curve_index(know) is not None:
         return know
     spread = _spread(know)

@@ -178,15 +178,15 @@ class IntegralMeter:
         return float(gained @ share - paid.sum())
 
     def node_seconds(self, start_s: float, end_s: float) -> float:
-        """FreeTrain eq. 17, in seconds."""
+        """The node-seconds of the pool (FreeTrain eq. 17, in seconds)."""
         return float(self._pool @ self.spans(start_s, end_s))
 
     def eq_nodes(self, start_s: float, end_s: float) -> float:
-        """FreeTrain eq. 18."""
+        """The equivalent number of dedicated nodes (FreeTrain eq. 18)."""
         return self.node_seconds(start_s, end_s) / (end_s - start_s) if end_s > start_s else 0.0
 
     def static_work(self, start_s: float, end_s: float) -> float:
-        """A_s over [start_s, end_s)."""
+        """A_s over [start_s, end_s): the work of the same trainers on dedicated nodes."""
         nodes, held_s = self.eq_nodes(start_s, end_s), dict[Admitted, float]()
         for span_s, admitted in zip(self.spans(start_s, end_s), self._records.admitted, strict=True):
             if span_s > 0:
@@ -213,7 +213,7 @@ class IntegralMeter:
 
 
 def returns_on_rescale(columns: Mapping[str, Floats]) -> Floats:
-    """Work until the next event by what was invested in rescaling at this one (FreeTrain Fig 8)."""
+    """The work until the next event divided by the cost of rescaling at this one (FreeTrain Fig 8)."""
     invested, returned = columns["rescale"][:-1], columns["gained"][1:]
     paid = invested > 0
     return returned[paid] / invested[paid]

@@ -65,7 +65,7 @@ def _pool(axes: Axes, replay: Replay) -> None:
 
 
 def _trainers(axes: Axes, replay: Replay) -> None:
-    """A strip for each: the darker, the more of the nodes that it could use it has."""
+    """Draw a strip for each trainer: the darker, the larger its share of the nodes that it could use."""
     for row, account in enumerate(replay.busiest):
         ends_s = [at_s for at_s, _ in account.changes[1:]] + [account.ended_s or replay.summary.reached_h * HOUR_S]
         held = [(a, e, nodes) for (a, nodes), e in zip(account.changes, ends_s, strict=False) if nodes and e > a]

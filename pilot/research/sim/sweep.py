@@ -308,7 +308,7 @@ def run_sweep(
 
 @contextmanager
 def _ignoring_ctrl_c() -> Iterator[None]:
-    """Ctrl-C reaches the process group; processes started in this block inherit this setting."""
+    """Ignore Ctrl-C, which reaches the process group; processes started in this block inherit this setting."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield

@@ -62,7 +62,7 @@ def _runs(path: Path, header: dict[str, int]) -> Iterator[_Run]:
 
 
 def _run(path: Path, line: int, fields: list[str]) -> _Run:
-    """-1 means unknown; a job that did not run has a run time of 0 or -1."""
+    """A line's job. -1 means unknown; a job that did not run has a run time of 0 or -1."""
     if len(fields) != FIELDS:
         raise bad_input(
             path, line, f"expected the {FIELDS} fields of the Standard Workload Format, found {len(fields)}"

@@ -68,7 +68,7 @@ def _block(
 
 
 def _open_at_end(fragments: Sequence[Fragment], end_s: float) -> Iterator[Fragment]:
-    """A node that is idle when the trace ends does not leave at that time."""
+    """Mark fragments that last to the end of the trace: their nodes do not leave at that time."""
     return (replace(f, censored=True) if f.end_s >= end_s else f for f in fragments)
 
 

@@ -1,4 +1,4 @@
-"""Who may do what: one token per role, and one per pilot job that the pool submitted.
+"""Tokens and their rights: one token per role, and one per pilot job that the pool submitted.
 
 =============  ==================================  ================================================================
 token          where it is                         what it allows

@@ -43,7 +43,7 @@ WRITE_LIMIT_S = 900.0
 """A requested checkpoint that takes longer has failed."""
 
 CHECK_PATIENCE_S = 120.0
-"""How long a node may take beyond the limit of a check, for its beginning and its end."""
+"""Time that a node may take beyond the limit of a check, for its beginning and its end."""
 
 WRITE_AGAIN_S = 1.0, 30.0
 """The first and the longest pause before a failed checkpoint is tried again; each is twice as long as the last one."""
@@ -127,7 +127,7 @@ class Effects:
             self.send(command.node, command, event)
 
     def overdue(self, now_s: float) -> Overdue:
-        """What has timed out by ``now_s``; takes no action."""
+        """The commands that have timed out by ``now_s``; takes no action."""
         return Overdue(tuple(self._late(now_s)), *self._late_workers(now_s))
 
     def _late(self, now_s: float) -> Iterator[Event]:

@@ -82,7 +82,7 @@ class Inbound:
         return [events.WorkerReady(trainer, node)] if (trainer, node) in self._pending.starting else []
 
     def _code_loaded(self, node: NodeId, message: wire.CodeLoaded) -> list[Event]:
-        """What a worker has loaded, without what is known in the same version: most nodes report nothing new."""
+        """The files that a worker has loaded, without those known in the same version: most nodes have no others."""
         trainer = self._core.trainers.get(TrainerId(message.trainer))
         worker = trainer.workers.get(node) if trainer is not None else None
         if trainer is None or worker is None or worker.phase is WorkerPhase.STOPPING:
@@ -231,5 +231,5 @@ def _metrics(values: dict[str, float]) -> tuple[tuple[str, float], ...]:
 
 
 def grace_s(message: wire.Noticed) -> float:
-    """How long a leaving pilot will stay; 0 if it gives no valid time."""
+    """The time that a leaving pilot will stay; 0 if it gives no valid one."""
     return message.grace_s if 0 <= message.grace_s <= MEASURE_MAX else 0.0

@@ -1,5 +1,5 @@
-"""Which messages of a pilot are accepted: about itself or what it runs, with texts in lines that can be shown, and no
-more than is good for the journal.
+"""The messages of a pilot that are accepted: about itself and the trainers that it runs, with texts in printable lines,
+and no more than is good for the journal.
 
 =============================================  ==================================================================
 message                                        accepted if
@@ -32,7 +32,7 @@ WORDS_PER_S, WORDS_AT_ONCE = 0.2, 50
 """Messages of a pilot that people read."""
 
 ROWS = 50
-"""As many rows of ``Progress``, or files of ``CodeLoaded``, count as another message."""
+"""This many rows of ``Progress``, or files of ``CodeLoaded``, count as another message."""
 
 DETAIL_MAX = 8000
 """The end of a long text counts: errors are usually there."""
@@ -56,7 +56,7 @@ M = TypeVar("M", bound=wire.Message)
 
 @dataclass(slots=True)
 class Quota:
-    """How many messages one pilot may still send; how many were dropped, and when that was last reported."""
+    """The messages that one pilot may still send; the number of dropped ones, and when it was last reported."""
 
     facts: Allowance = field(default_factory=lambda: Allowance(FACTS_PER_S, FACTS_AT_ONCE, 0.0))
     words: Allowance = field(default_factory=lambda: Allowance(WORDS_PER_S, WORDS_AT_ONCE, 0.0))

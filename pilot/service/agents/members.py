@@ -1,4 +1,4 @@
-"""What the members of a group report, gathered until all have.
+"""Reports of a group's members, gathered until all have reported.
 
 How the ranks of a forming group find each other: each rank's addresses are collected, then sent to all, and the leader
 reports when MPI is up on all. A pilot may speak only for its own rank: its addresses are filed under its node, and

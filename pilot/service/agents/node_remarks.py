@@ -14,7 +14,7 @@ from pilot.protocol.wire import StepTimes
 from pilot.service.agents.roster import Roster
 
 LINES_MAX = 3
-"""How many differing sets of versions, and slow nodes of a group, get a line each."""
+"""Differing sets of versions, and slow nodes of a group, that get a line each."""
 
 _EFFECT = "sums may differ in their last digits, and a state that one version saves may not load in another"
 

@@ -36,7 +36,7 @@ DEAF_S = 1.0
 NOTICE_CHECK_S = 0.05
 
 TIMES_KEPT = 8
-"""How many of a node's newest measurements count: a bit more than a minute of short steps, or more of long ones."""
+"""A node's newest measurements that count: a bit more than a minute of short steps, or more of long ones."""
 
 Holders = Callable[[NodeId], Iterable[NodeId]]
 """The nodes that hold the same trainer's state as a node, including itself; empty if it holds no state."""

@@ -35,10 +35,10 @@ USER = Limits(frame_bytes=wire.MAX_FRAME_BYTES, unsent_bytes=16 << 20, rate_per_
 
 STRANGERS_WARNED_PER_S, KNOWN_WARNED_PER_S = 0.1, 1.0
 KNOWN_WARNED_AT_ONCE = 20
-"""How often to log that a peer is refused, however often it connects."""
+"""Limits of the log's lines about refused peers, however often they connect."""
 
 Admit = Callable[[str], Grant | None]
-"""What a token allows."""
+"""Returns the grant of a token."""
 
 
 UNPROVEN = Limits(frame_bytes=4096, unsent_bytes=64 * 1024, rate_per_s=10, burst=10, in_all_bytes=16 * 1024)
@@ -94,12 +94,12 @@ class Listener:
     # --- of its links ----------------------------------------------------------------------------------------------
 
     def received(self, link: Link, frame: bytes) -> None:
-        """Hand on."""
+        """Pass a frame on to the handler."""
         assert self._handler is not None
         self._handler.received(link, frame)
 
     def closed(self, link: Link, reason: str) -> None:
-        """Hand on."""
+        """Pass the end of a connection on to the handler."""
         assert self._handler is not None
         self._gate.gone(link)
         self._handler.closed(link, reason)

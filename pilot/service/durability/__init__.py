@@ -1,1 +1,1 @@
-"""What survives the coordinator: its journal, restarts, measured curves; and what it leaves behind."""
+"""The coordinator's journal and restarts, measured curves for later pools, and the removal of old files."""

@@ -35,10 +35,10 @@ SEGMENT_BYTES = 4 << 20
 """A longer segment is closed. Replaying this much takes a restart a second or two."""
 
 UNSYNCED_BYTES = 1 << 20
-"""How much non-durable data may be in the system's cache; a copy is kept in case it must be written again."""
+"""Limit of non-durable data in the system's cache; a copy stays in memory in case it must be written again."""
 
 RETRY_S = 1.0
-"""How often to check whether there is space again."""
+"""Pause between two checks whether there is space again."""
 
 
 @dataclass(frozen=True, slots=True)

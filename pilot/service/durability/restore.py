@@ -178,7 +178,7 @@ def _on_disk(launches: LaunchStore, trainer: TrainerSpec) -> Generation:
 
 
 def lost_trainers(rundir: RunDir, core: Coordinator, began_unix_s: float) -> str:
-    """Which trainers have a folder and are not in the journal of this pool, in a line with what to do; "": none.
+    """A line about trainers that have a folder and are not in the journal of this pool, and what to do; "": none.
 
     ``began_unix_s``: when the pool began. Earlier pools have left folders, too.
     """
@@ -200,7 +200,7 @@ def lost_trainers(rundir: RunDir, core: Coordinator, began_unix_s: float) -> str
 
 
 LOST_KEPT = 10_000
-"""How many lost nodes to remember; an agent that comes back after that many others is treated as a stranger."""
+"""Lost nodes that are remembered; an agent that comes back after that many others is treated as a stranger."""
 
 
 @dataclass(slots=True)

@@ -26,11 +26,11 @@ from pilot.service.requests.launch_store import LaunchStore
 log = logging.getLogger(__name__)
 
 TIMES_MISSED = 2
-"""How often in a row the journal's file must be missing or incomplete before it is begun again: a shared file system
-may not show a file for a moment."""
+"""The journal's file is begun again if it is missing or incomplete this often in a row: a shared file system may not
+show a file for a moment."""
 
 LEARNED_S = 30.0
-"""How often to store what trainers measured; a killed coordinator loses no more than this."""
+"""Pause between two times that measurements are stored; a killed coordinator loses no more than this."""
 
 _HARMED = "was removed or damaged while the pool was up"
 

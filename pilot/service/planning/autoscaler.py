@@ -24,7 +24,7 @@ PACE_S = 0.5
 """Changes within this time are handled together: counting thousands of jobs takes a while."""
 
 DISMISS_S = 60.0
-"""How long cancelling our jobs may take beyond the site's grace."""
+"""Time limit for cancelling our jobs, beyond the site's grace."""
 
 
 @dataclass(slots=True, eq=False)
@@ -100,8 +100,8 @@ class Autoscaler:
                 assert_never(event)
 
     def wanted_nodes(self) -> int:
-        """How many nodes the pool should have. Nodes set aside do not count; they stay in the pool so that the
-        queue does not give them to us again.
+        """The number of nodes that the pool should have. Nodes set aside do not count; they stay in the pool, so
+        that the queue does not give them to us again.
         """
         core = self.service.driver.core
         if core.draining:
@@ -158,6 +158,6 @@ class Autoscaler:
         return [pilot for pilot in self.service.roster.pilots.values() if pilot.job == job]
 
     def _warm_up_s(self) -> float:
-        """How long a trainer takes to start on a new node, as far as known."""
+        """The time that a trainer takes to start on a new node, as far as known."""
         known = self.service.driver.monitor.warm_ups_s
         return median(known) if known else 0.0

@@ -29,13 +29,13 @@ WARM_S = 60.0
 """Time limit for importing the planner."""
 
 PATIENCE_S = 10.0
-"""How long a problem waits for a starting child before the dp planner answers instead."""
+"""A problem waits this long for a starting child; then the dp planner answers instead."""
 
 AGAIN_S = 5.0
 """If a child could not be started, the next attempt is made with the first problem after this time."""
 
 SUPERSEDED_S = 1.0
-"""How long a superseded solve may continue: starting a new child would take about as long."""
+"""A superseded solve may continue for this long: starting a new child would take about as long."""
 
 _CANNOT_START = (PilotError, OSError, RuntimeError)
 """Raised if there is no process, thread, file or memory for it."""

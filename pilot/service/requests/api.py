@@ -39,7 +39,7 @@ from pilot.submission.submission import Submission, with_check
 log = logging.getLogger(__name__)
 
 CHECK_S = 0.5
-"""How often a request that waits for the disk checks whether it is full."""
+"""A request that waits for the disk checks this often whether it is full."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 

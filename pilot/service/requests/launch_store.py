@@ -1,4 +1,4 @@
-"""How each submitted script is started; the core knows everything else about a trainer."""
+"""The launch of each submitted script; the core knows everything else about a trainer."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ class LaunchStore:
         self._launches: dict[TrainerId, LaunchSpec] = {}
 
     def launch(self, trainer: TrainerSpec) -> LaunchSpec:
-        """How its script is started, read from disk after a restart; :class:`JournalError` if that is unreadable."""
+        """A trainer's launch, read from disk after a restart; :class:`JournalError` if it is unreadable."""
         if trainer.trainer not in self._launches:
             self._launches[trainer.trainer] = self._read(trainer)
         return self._launches[trainer.trainer]
 
     def checkpoints_kept(self, trainer: TrainerSpec) -> int | None:
-        """How many checkpoints its user wants to keep; None: not specified, or not known now."""
+        """The number of checkpoints that its user wants to keep; None: not specified, or not known now."""
         known = self._launches.get(trainer.trainer)
         return known.checkpoints_kept if known is not None else None
 
     def forget(self, trainer: TrainerId) -> None:
-        """It has ended, and nothing of it will be started again."""
+        """Drop the launch of a trainer that has ended from memory."""
         self._launches.pop(trainer, None)
 
     def shown(self, trainer: TrainerSpec) -> Path:

@@ -45,8 +45,8 @@ from pilot.service.requests.waiting import Waiting, remarks
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What the core does not know: which pool this is and whether it is up, its jobs, why its decisions must wait, what
-    was damaged when it started."""
+    """Facts about a pool that the core lacks: its identity, whether it is up, its jobs, why its decisions must wait,
+    and damage at its start."""
 
     coordinator: str
     site: str

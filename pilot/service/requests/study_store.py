@@ -49,7 +49,7 @@ class StudyStore:
         self._definitions[study.study] = definition
 
     def definition(self, study: StudySpec) -> StudyDefinition:
-        """As submitted, read from disk after a restart; :class:`JournalError` if that is unreadable."""
+        """A submitted definition, read from disk after a restart; :class:`JournalError` if it is unreadable."""
         if study.study not in self._definitions:
             path = self.folder(study) / "study.json"
             try:

@@ -1,4 +1,4 @@
-"""What a trainer is waiting for, and its troubles, in words: for ``pilot status`` and ``pilot ls``."""
+"""Sentences about what trainers wait for, and about their troubles, for ``pilot status`` and ``pilot ls``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pilot.history.words import counted, duration, expected_start, node_count
 from pilot.protocol.pool_status import KeeperStatus
 
 NODES_NAMED = 3
-"""How many nodes of a trainer are named that are slow, or on which its processes die."""
+"""Nodes of a trainer that are named because its processes die there."""
 
 QUIET_S = 120.0
 """A trainer that reports no progress for this long gets a remark, and so does a script that has not reached its
@@ -31,7 +31,7 @@ class Waiting:
         self._keeper = keeper
 
     def of(self, trainer: Trainer) -> str:
-        """What ``trainer`` is waiting for; "" if nothing."""
+        """A sentence about what ``trainer`` is waiting for; "" if nothing."""
         match trainer.phase:
             case Phase.QUEUED:
                 return _unread(trainer) + self._queued(trainer)
@@ -77,7 +77,7 @@ class Waiting:
 
 
 def _queue(keeper: KeeperStatus) -> str:
-    """How long our jobs have been queued, and when the scheduler expects them to start; "" if none is queued."""
+    """The time that our jobs have been queued, and their expected start; "" if none is queued."""
     if keeper.waited_s is None:
         return ""
     waited = f"in the queue for {duration(keeper.waited_s)}"
@@ -85,7 +85,7 @@ def _queue(keeper: KeeperStatus) -> str:
 
 
 def _after_loop(trainer: Trainer) -> str:
-    """It has finished, and its script does what comes after the loop."""
+    """A line for each node where the script of a finished trainer runs on after the loop."""
     alone = {node: worker.alone_s for node, worker in trainer.workers.items() if worker.alone_s}
     return "; ".join(
         f"its script runs on after the loop on {node}, for up to {duration(seconds)}; pilot cancel {trainer.id} ends it"

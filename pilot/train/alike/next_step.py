@@ -36,9 +36,7 @@ class NextStep(msgspec.Struct):
     sketched: list[Sketched]
 
     def difference(self, before: NextStep) -> str:
-        """Return a sentence on how the newest sums differ from those of the same phase in ``before``; "" if they are
-        the same, or need not be.
-        """
+        """Return a sentence on how the newest sums differ from ``before``; "" if they do not, or may differ."""
         phase = len(self.sketched) - 1
         its, place = ((one.step, one.cursor, one.cursor_end) for one in (self, before))
         is_alike = its == place and (self.parts == before.parts or (self.divides and before.divides))
@@ -63,9 +61,7 @@ def discard(_generation: int, _step: int, _block: bytes) -> None:
 
 
 class NextSteps:
-    """The leader's sketches of next steps. ``compares``: the group has resumed, and has not done a step yet; the same
-    on all ranks.
-    """
+    """The leader's sketches of next steps. ``compares``: whether the group's first step after a resume is next."""
 
     def __init__(self, training: Training, keep: Keep) -> None:
         self._training = training
@@ -112,9 +108,7 @@ class NextSteps:
             self._now.divides = False
 
     def summed(self, steppers: Sequence[Stepper]) -> str:
-        """Sketch the gradients of ``steppers``, which are sums now. Return how they differ from those before a
-        resume.
-        """
+        """Sketch the sums of ``steppers``, and return how they differ from those before a resume."""
         if self._now is None:
             return ""
         named = self._training.trained.named

@@ -5,8 +5,7 @@ pseudo-labels), if the dataset is a ``TensorDataset``. Only one rank's values ar
 A buffer, or a parameter without gradient, that the model changes while computing is each rank's own, like batch norm's
 statistics. Batch norm is recognised by its class; others by their change counter, or, if a script changes ``.data``, by
 changed values with an unchanged counter. A rank that notices this reports the checksum 0, and then it applies to all
-ranks. A buffer that the script changes after its steps gets a negative checksum; if all ranks report that, it may
-differ, too.
+ranks. A buffer that the script changes after its steps gets a negative checksum, and may differ if all ranks report it.
 """
 
 from __future__ import annotations
@@ -33,9 +32,7 @@ Place = tuple[dict[str, Any], str]
 
 
 class Replicated:
-    """One rank's replicated values. ``of_shards``: the names of sharded values, which are the same only on ranks with
-    the same shard.
-    """
+    """One rank's replicated values. ``of_shards``: the names of values that are the same only for the same shard."""
 
     def __init__(self, training: Training) -> None:
         self._named = training.trained.named
@@ -78,9 +75,7 @@ class Replicated:
         self._own |= names
 
     def numbers(self) -> Numbers:
-        """Return the checksums by name: 1 to 65521, or ``OWN``; negative if the script changes the value after
-        steps.
-        """
+        """Return the checksums by name: 1 to 65521, or ``OWN``; negative for values that change after steps."""
         buffers = self._buffer_numbers()
         self._compare_buffers(buffers)
         values = dict(self._values())
@@ -91,9 +86,7 @@ class Replicated:
         return {name: OWN if name in own else number for name, number in alike.items()}
 
     def _values(self) -> Iterator[tuple[str, Any]]:
-        """Yield the values by name. Options come first: if they differ, so does everything after them. (Options that
-        ``state_dict`` leaves out are for one step.)
-        """
+        """Yield the values by name, options first: if they differ, so does everything after them."""
         for named, optimizer in self._optimizers.items():
             saved = optimizer.state_dict()["param_groups"]
             for number, (group, its) in enumerate(zip(optimizer.param_groups, saved, strict=True)):

@@ -70,9 +70,7 @@ class Undisturbed:
     def first_difference(
         self, runs: Sequence[Sequence[Record]], *, explain: bool = False, factor: float = _FACTOR
     ) -> Difference | None:
-        """Return the first difference in the records of a disturbed run's processes; with ``explain``, also the
-        script's variables that differ there.
-        """
+        """Return the first difference of a disturbed run; with ``explain``, also the script's variables that differ."""
         for record in sorted((record for records in runs for record in records), key=_moment):
             moment, other = _moment(record), record.values
             if moment not in self._once:

@@ -38,10 +38,7 @@ class ScenarioGroup(RankGroup):
         self._held = NOTHING
         self._saves = self._in_step = False
 
-    # --- what the session uses ---------------------------------------------------------------------------------------
-
     def enter(self) -> Membership:
-        """See :class:`~pilot.train.ranks.group.RankGroup`."""
         self._in_step = False
         if self.member is None:
             own = self.training.holding(self._held).row(), self.training.identity
@@ -50,7 +47,6 @@ class ScenarioGroup(RankGroup):
         return self.member
 
     def select(self, number: int) -> list[int]:
-        """See :class:`~pilot.train.ranks.group.RankGroup`."""
         rows = self._rows("select", [number])
         self._selected = number
         return [row[0] for row in rows]
@@ -75,9 +71,7 @@ class ScenarioGroup(RankGroup):
         self._in_step = False
 
     def settle(self) -> None:
-        """Save the state if the scenario wants it. An agreement between two steps of an epoch is no place for that:
-        what the script does between them would be lost.
-        """
+        """Save the state if the scenario wants it, except in an agreement within an epoch: code would be lost."""
         position = self.training.position
         if not self._saves or (self._is_agreeing and position.cursor and not (position.at_end or position.stopped)):
             return
@@ -107,8 +101,6 @@ class ScenarioGroup(RankGroup):
             with suppress(PeerGone):
                 self._together("finish", b"")
                 return
-
-    # --- its parts ---------------------------------------------------------------------------------------------------
 
     @property
     def _is_complete(self) -> bool:

@@ -92,9 +92,7 @@ def _preload(order: bytes) -> None:
 
 
 def _forked(channel: socket.socket, before: Callable[[bytes], object] = bytes) -> tuple[bytes, list[int]]:
-    """Fork a process for each packet in ``channel``, and return the packet and its descriptors there. When the channel
-    closes, this process ends, with all that it started.
-    """
+    """Return each packet in ``channel``, with its descriptors, in a forked process; end all when it closes."""
     channel.set_inheritable(False)
     while True:
         packet, descriptors, *_ = socket.recv_fds(channel, LARGEST, 2)

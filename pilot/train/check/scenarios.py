@@ -26,9 +26,7 @@ class RunShape:
 
 @dataclass(frozen=True)
 class Scenario:
-    """``count`` ranks and the ``ends`` of their generations. ``name`` describes the events; ``means`` is the usual
-    cause of a difference.
-    """
+    """``count`` ranks, and the ``ends`` of their generations; ``means`` is the usual cause of a difference."""
 
     name: str
     count: int
@@ -78,9 +76,7 @@ class _ScenarioBuilder:
         return True
 
     def resume_within(self, epoch: int, come: int = 0) -> None:
-        """Lose all nodes within an epoch, one step after the state was saved; ``come`` new ones resume (0: as many as
-        undisturbed).
-        """
+        """Lose all nodes within an epoch, a step after a save; ``come`` nodes resume (0: the usual number)."""
         saved, come = sum(self.shape.steps[:epoch]) + 1, come or self.shape.nodes
         if saved >= self._begins and self.at(epoch, 2, void=True, come=come, resume=SavePoint(saved, 0)):
             self._begins = saved
@@ -154,9 +150,7 @@ def in_turn(shape: RunShape) -> Scenario:
 
 
 def single(shape: RunShape) -> list[Scenario]:
-    """Return scenarios with one event each, to explain a difference; the first has none, but three ranks, whose shares
-    are mostly uneven.
-    """
+    """Return scenarios with one event each, to explain a difference; the first has three ranks and no event."""
     found = [Scenario("on several nodes", 3, (), DIVIDED)] if shape.nodes == 1 else []
     for name, add in _IN_TURN:
         add(plan := _ScenarioBuilder(shape))

@@ -73,7 +73,9 @@ class CheckedRun(msgspec.Struct, frozen=True):
 
     def cast(self, batch: Any) -> Any:
         """Return the batch in the type that the run trains in."""
-        return _pytree.tree_map_only(torch.Tensor, _doubled, batch) if self.double else batch
+        if not self.double:
+            return batch
+        return _pytree.tree_map_only(torch.Tensor, lambda one: one.double() if one.is_floating_point() else one, batch)
 
     def adopt(self, models: object, scalers: object) -> None:
         """Convert the models to the run's type, before their optimizers hold a state, and give loss scalers a small
@@ -114,7 +116,3 @@ def perturb(model: nn.Module) -> None:
         for one in parameters:
             signs = torch.randint(0, 2, one.shape, generator=draw, dtype=torch.int8) * 2 - 1
             one.mul_(1 + digits * signs.to(one.device, torch.float64))
-
-
-def _doubled(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.double() if tensor.is_floating_point() else tensor

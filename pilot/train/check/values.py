@@ -82,9 +82,7 @@ def _values_in(held: object, name: str) -> Values:
 def _leaves(
     held: Any, name: str, depth: int = 12, enters: Callable[[object], bool] = lambda _: False
 ) -> Iterator[tuple[str, Any]]:
-    """Yield the numbers, texts, arrays, tensors and modules in ``held`` by name. It searches collections, and objects
-    for which ``enters`` returns True.
-    """
+    """Yield the values in ``held`` by name, from collections, and from objects for which ``enters`` returns True."""
     if isinstance(held, bool | int | float | str | np.ndarray | np.generic | torch.Tensor | nn.Module) or held is None:
         yield name, held
     elif isinstance(held, set | frozenset) and len(held) < _LARGEST:

@@ -9,19 +9,11 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from pilot.train.check import scenarios
 from pilot.train.check.compare import Undisturbed
 from pilot.train.check.records import Record
 from pilot.train.check.runs import RunFailed, ScenarioRun, Subject
-from pilot.train.check.scenarios import (
-    DIVIDED,
-    NOT_TRACKED,
-    RunShape,
-    Scenario,
-    all_at_once,
-    in_turn,
-    single,
-    undisturbed,
-)
+from pilot.train.check.scenarios import DIVIDED, NOT_TRACKED, RunShape, Scenario
 from pilot.train.check.settings import NODES, CheckedRun
 from pilot.train.check.values import MODULE
 
@@ -69,9 +61,7 @@ class Check:
             return CheckResult("refused" if failed.refused else "failed", text, self._by_design)
 
     def _undisturbed(self) -> tuple[list[Record], list[Record]]:
-        """Return the records of an undisturbed run, and of one with perturbed parameters; both in float64 if the script
-        can, otherwise in its own type.
-        """
+        """Return the records of an undisturbed run and of a perturbed one, in float64 if the script can."""
         self._progress("undisturbed, in float64")
         alone, rounded = self._both_alone()
         if alone.failed is not None and not (alone.failed.late or alone.failed.refused):
@@ -86,14 +76,14 @@ class Check:
         return once, _records_of(rounded)
 
     def _both_alone(self) -> list[ScenarioRun]:
-        alone, rounded = undisturbed(self._nodes), msgspec.structs.replace(self._run, rounding=True)
+        alone, rounded = scenarios.undisturbed(self._nodes), msgspec.structs.replace(self._run, rounding=True)
         return self._complete((self._run, alone), (rounded, alone))
 
     def _disturbed(self, once: list[Record], rounded: list[Record], shape: RunShape) -> CheckResult:
         self._by_design = sorted({name for record in once for name in record.by_design})
         self._progress("with nodes that join, are lost, and resume")
-        scenario = all_at_once(shape)
-        again, disturbed = self._complete((self._run, undisturbed(self._nodes)), (self._run, scenario))
+        scenario = scenarios.all_at_once(shape)
+        again, disturbed = self._complete((self._run, scenarios.undisturbed(self._nodes)), (self._run, scenario))
         alone = Undisturbed(once, _records_of(again), rounded)
         if disturbed.failed is not None and disturbed.failed.refused:
             raise disturbed.failed
@@ -104,11 +94,11 @@ class Check:
         result = self._compared(alone, scenario, disturbed)
         if result.passed:
             return result
-        explaining = single(shape)
+        explaining = scenarios.single(shape)
         if shape.nodes == 1 and any("not disabled" in name for name in self._by_design):
             # Divided samples may get other random numbers by design.
             self._progress("the same without dividing samples")
-            if (undivided := self._in(alone, in_turn(shape))).passed:
+            if (undivided := self._in(alone, scenarios.in_turn(shape))).passed:
                 return undivided
             explaining = explaining[1:]
         with suppress(RunFailed):  # no time is left for an explanation

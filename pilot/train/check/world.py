@@ -1,8 +1,7 @@
 """The ranks of a trainer whose groups break on schedule. The ranks are processes (``pilot check``) or threads (tests).
 
 Everything that ranks do together is an *operation* of their generation (a gather, the sum of a step). A generation ends
-at an operation: some ranks still get its outcome, others do not, and some may die. The next generation begins when all
-survivors have noticed.
+at an operation: some ranks still get its outcome, others do not, and some may die. The next one begins when all know.
 """
 
 from __future__ import annotations
@@ -32,9 +31,7 @@ _PERIODS = 10
 
 @dataclass(frozen=True)
 class SavePoint:
-    """Where a run's state is saved, to resume from: after ``step`` steps, at that step's safe point number ``point``
-    (from 0), or its last one.
-    """
+    """Where a run's state is saved: after ``step`` steps, at safe point ``point`` (from 0), or the last one."""
 
     step: int
     point: int = 1 << 30
@@ -209,9 +206,7 @@ class RankWorld(ABC):
             return Member(self, self.order(self._born))
 
     def order(self, born: int) -> int:
-        """Return the sort key of the rank that was started as number ``born``: newcomers come last, so that the others
-        draw the same random numbers as before.
-        """
+        """Return the sort key of a rank: newcomers come last, so that the others draw the same random numbers."""
         return born
 
     def fail(self, error: BaseException) -> None:

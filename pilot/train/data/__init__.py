@@ -1,1 +1,1 @@
-"""Which samples a rank gets, how they are read, and the random numbers that they and the model draw."""
+"""The samples that a rank gets, how they are read, and the random numbers of samples and models."""

@@ -131,7 +131,7 @@ class DatasetBatches(Batches):
             for batch in self._batches:
                 share, number = self._micro_batches.planned.popleft()
                 self.loop.begin_uncounted(share, number)
-                self._give(number, back=1)
+                self._given = number, 1
                 yield batch
                 self.loop.end_batch()
         finally:
@@ -149,7 +149,7 @@ class DatasetBatches(Batches):
         for batch in self._batches:
             share, number = self._micro_batches.planned.popleft()
             self.loop.begin(share, number)
-            self._give(number)
+            self._given = number, 0
             yield batch
             self.loop.end_batch()
             if self.loop.where()[-1] != revision:
@@ -184,9 +184,7 @@ def _order(seed: int, samples: int, shuffle: bool, replacement: bool, num_sample
 
 
 def length_of(dataset: Dataset[Any], user: str) -> int:
-    """Return the number of samples; :class:`UserError` if ``dataset`` cannot be read by index. ``user``: the method
-    that needs it.
-    """
+    """Return the number of samples; :class:`UserError` if ``user``, a method, cannot read the dataset by index."""
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
         raise UserError(f"{user} needs a map-style dataset with a length; session.stream trains on one without")
     if not (hasattr(dataset, "__getitem__") or hasattr(dataset, "__getitems__")):

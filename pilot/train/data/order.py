@@ -69,8 +69,7 @@ def _hashed(numbers: Numbers, shift: np.uint64) -> Numbers:
 
 class Order:
     """The order of samples in each epoch, computed in blocks of ``size`` positions. The last block stays in memory,
-    because a loader asks for consecutive micro-batches. ``shuffle`` is the order's name in the run's identity: a run
-    that resumes must have the same order.
+    because a loader asks for consecutive micro-batches. ``shuffle`` names the order in the run's identity.
 
     Parameters
     ----------

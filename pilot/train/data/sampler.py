@@ -1,13 +1,12 @@
 """The samples that a rank takes in a step: a function only of (seed, epoch, global cursor, group size).
 
 Each epoch is one permutation of the samples. A step of the group takes the next range of it, from the global cursor on,
-and the ranks divide the range. So the samples before the cursor have been used exactly once, however often the group
-changes.
+and the ranks divide the range. So, through all changes, the samples before the cursor have been used exactly once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from numbers import Integral
 from typing import Any
@@ -26,20 +25,14 @@ def count_of(name: str, value: Any) -> int:
 
 
 def mix(*numbers: int) -> int:
-    """Return a 63-bit seed that depends on all of ``numbers`` and their order (the finaliser of SplitMix64,
-    chained).
-    """
-    return _chain(numbers) >> 1
-
-
-def _chain(numbers: Iterable[int]) -> int:
+    """Return a 63-bit seed that depends on all ``numbers`` and their order (SplitMix64's finaliser, chained)."""
     state = 0
     for number in numbers:
         state = (state + number + _STEP) & _MASK
         state = ((state ^ (state >> 30)) * _FACTORS[0]) & _MASK
         state = ((state ^ (state >> 27)) * _FACTORS[1]) & _MASK
         state ^= state >> 31
-    return state
+    return state >> 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,9 +145,7 @@ class Batching:
         return stop - start, self._cut(start, stop)
 
     def shares(self, cursor: int, length: int, rank: int, size: int) -> Iterator[StepShare]:
-        """Yield the shares of ``rank`` in all steps from ``cursor`` to the epoch's end, in a group that does not
-        change.
-        """
+        """Yield the shares of ``rank`` in all steps from ``cursor`` to the epoch's end, in a constant group."""
         full = self.full(size)
         one = self.share(0, full, rank, size)
         while length - cursor >= full:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,14 +33,6 @@ class MicroBatch(NamedTuple):
     start: int
     indices: Indices
 
-    def first(self) -> MicroBatch:
-        """Return the micro-batch of the first sample."""
-        return self._replace(indices=self.indices[:1])
-
-    def rest(self) -> MicroBatch:
-        """Return the micro-batch of all samples but the first."""
-        return self._replace(start=self.start + 1, indices=self.indices[1:])
-
 
 class Seeded(Dataset[Any]):
     """A dataset for torch's ``DataLoader`` that loads micro-batches with seeded generators.
@@ -60,13 +53,15 @@ class Seeded(Dataset[Any]):
         self._fresh = True
 
     def __reduce__(self) -> tuple[Callable[..., Seeded], tuple[object, ...]]:
-        return _seeded, (self.dataset, self._collated)
+        return partial(Seeded, collated=self._collated), (self.dataset,)
 
     def __getitems__(self, micro_batch: MicroBatch) -> Any:
         if self._batch and (batch := self._batch(micro_batch.indices)) is not None:
             return batch  # nothing is random in it
         if self._fresh and self._at_once is None:  # so that at most one sample is loaded twice
-            samples = [*self._load(micro_batch.first()), *self._load(micro_batch.rest())]
+            first, rest = micro_batch.indices[:1], micro_batch.indices[1:]
+            samples = self._load(micro_batch._replace(indices=first))
+            samples += self._load(micro_batch._replace(start=micro_batch.start + 1, indices=rest))
         else:
             samples = self._load(micro_batch)
         self._fresh = False
@@ -144,10 +139,6 @@ def _each(seed: Callable[[int], object], numbers: list[int], items: Iterable[int
     for number, item in zip(numbers, items, strict=True):
         seed(number)
         yield item
-
-
-def _seeded(dataset: Any, collated: bool) -> Seeded:
-    return Seeded(dataset, collated=collated)
 
 
 class MicroBatchLoader(DataLoader[Any]):

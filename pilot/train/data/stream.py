@@ -83,9 +83,7 @@ class StreamBatches(Batches):
         return end, samples
 
     def _wanted(self, rank: int, size: int) -> tuple[int, int, int]:
-        """Return this rank's range [before, after) in a full step, and the end of the range from 0 on that ranks
-        without samples get.
-        """
+        """Return the part of a full step that this rank reads, as [before, after), and the end of [0, filler)."""
         one, before, after = (self.batching.quota_before(r, size) for r in (1, rank, rank + 1))
         return before, after, min(one, self.batching.micro or one)
 

@@ -35,9 +35,7 @@ class LoopView(Protocol):
         """Wait until all ranks are about to do the next step; this may change the position."""
 
     def epoch_is_over(self) -> bool:
-        """End the epoch, which has no more batches. Return False if the position has changed, so that the loader must
-        check again.
-        """
+        """End the epoch; return False if the position has changed, so that the loader must check again."""
 
     def epoch_has(self, samples: int) -> None:
         """Report the number of samples in an epoch, as soon as it is known."""
@@ -86,7 +84,7 @@ class Batches:
         self.loop = loop
         self.batching = batching
         self.cast: Callable[[Any], Any] | None = None
-        self._given = 0, 0
+        self._given = 0, 0  # (micro-batch, how many steps its step lies back) of the script's batch
 
     def rest_of_epoch(self) -> Iterator[Any]:
         """Yield this rank's batches from the session's position to the end of the epoch."""
@@ -125,15 +123,11 @@ class Batches:
         counted = share if rehearsal is None else rehearsal.counted(share, rank)
         for number, (start, stop) in enumerate(share.batches):
             self.loop.begin(counted, number)
-            self._give(number)
+            self._given = number, 0
             yield batch_of(start, stop)
             self.loop.end_batch()
             if self.loop.where()[-1] != revision:
                 return
-
-    def _give(self, batch: int, *, back: int = 0) -> None:
-        """Note that the script gets micro-batch ``batch`` of the next step, or of the one ``back`` steps before it."""
-        self._given = batch, back
 
 
 class Draws(Batches):

@@ -19,9 +19,8 @@ _grad_of, _layout_of, _requires_grad = attrgetter("grad"), attrgetter("layout"),
 class Bucket:
     """The parameters of a bucket, with their numbers in the exchange, and their placeholders.
 
-    ``gradients_held``: the gradients themselves, while they are held, or if there is nothing to add up. ``early``:
-    gradients taken at the end of a backward that had not reached all parameters. The hook is on one parameter, whose
-    gradient is usually the last.
+    ``gradients_held``: the gradients themselves, while they are held, or if there is nothing to add up; ``early``:
+    gradients taken after a backward that did not reach all parameters. The hook is on the usually last parameter.
     """
 
     def __init__(self) -> None:
@@ -85,9 +84,7 @@ def _taken_early(gradient: torch.Tensor | None, early: torch.Tensor | None, take
 
 
 def check_gradients(gradients: Sequence[torch.Tensor | None], *, in_backward: bool = False) -> None:
-    """Raise :class:`UserError` if these gradients cannot be summed. ``in_backward``: backward, which is about to end,
-    has computed all of them.
-    """
+    """Raise :class:`UserError` if gradients cannot be summed; ``in_backward``: backward has computed all of them."""
     made = [gradient for gradient in gradients if gradient is not None]
     for gradient in made if not {torch.Tensor}.issuperset(map(type, made)) else ():
         if isinstance(gradient, Placeholder):

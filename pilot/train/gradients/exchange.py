@@ -26,12 +26,7 @@ from pilot.train.state.placeholder import Stale
 BUCKET_BYTES = 4 * 1024 * 1024
 _NARROW = {torch.bfloat16, torch.float16}
 """Summed in float32, because MPI has no type for them, and their sums would lose digits."""
-_REAL = {
-    torch.float32: "float32",
-    torch.float64: "float64",
-    torch.complex64: "float32",
-    torch.complex128: "float64",
-}
+_REAL = {torch.float32: "float32", torch.float64: "float64", torch.complex64: "float32", torch.complex128: "float64"}
 
 
 class Exchange:
@@ -70,9 +65,9 @@ class Exchange:
     ) -> None:
         if wire_dtype not in (None, *KINDS):
             raise UserError(f"wire_dtype must be {' or '.join(KINDS)} or None, got {wire_dtype!r}")
-        self._parameters = list(reversed(parameters))  # backward starts with the last ones
-        check_devices(self._parameters)
-        kinds = [_wire_kind(p) for p in self._parameters]
+        self.parameters = list(reversed(parameters))  # backward starts with the last ones
+        check_devices(self.parameters)
+        kinds = [_wire_kind(p) for p in self.parameters]
         complete = lay_out(kinds, bucket_bytes, FIELDS + len(kinds), wire_dtype or "")
         sharing = group.size if group is not None else self._sharing
         self.layout: ArenaLayout = shares_of(complete, sharing) if sharing else complete
@@ -82,12 +77,12 @@ class Exchange:
         vector = np.frombuffer(self.arena.memory, np.float64, control.count, control.offset)
         self._fields, self._used = vector[:FIELDS], vector[FIELDS:]  # one per parameter: has it a gradient?
         self._buckets = [Bucket() for _ in self.layout.parts[:-1]]
-        for index, (slot, parameter) in enumerate(zip(self.layout.slots, self._parameters, strict=True)):
+        for index, (slot, parameter) in enumerate(zip(self.layout.slots, self.parameters, strict=True)):
             self._buckets[slot.bucket].append(index, parameter)
         shares = [self._numbers(part) for part in self.layout.parts[:-1]]
-        self._staging = Staging(list(map(shards.local_of, self._parameters)), complete, shares, self.arena, group)
+        self._staging = Staging(list(map(shards.local_of, self.parameters)), complete, shares, self.arena, group)
         self._in_place: list[int] = []
-        self._stale = [Stale.of(p, number, self._in_place) for number, p in enumerate(self._parameters)]
+        self._stale = [Stale.of(p, number, self._in_place) for number, p in enumerate(self.parameters)]
         self._voided = False
         self.idle()
         for number, bucket in enumerate(self._buckets):
@@ -96,11 +91,6 @@ class Exchange:
     def _numbers(self, part: BucketPart) -> torch.Tensor:
         dtype = getattr(torch, part.dtype)
         return torch.frombuffer(self.arena.memory, dtype=dtype, count=part.count, offset=part.offset)
-
-    @property
-    def parameters(self) -> list[nn.Parameter]:
-        """The trained parameters, in the order of the buckets."""
-        return self._parameters
 
     def close(self) -> None:
         """Stop watching parameters, because another exchange replaces this one."""
@@ -115,7 +105,7 @@ class Exchange:
         self._last = False
         self._alone = self._held = False
         self._sketch: Sketch | None = None
-        self._ring: Callable[[], None] = _no_ring
+        self._ring: Callable[[], None] = lambda: None
         self._staging.forget()
         for bucket in self._buckets:
             bucket.gradients_held = bucket.early = []
@@ -129,25 +119,23 @@ class Exchange:
         ``sketch``: adds up sketches of the step's gradients, if they are to be compared.
         """
         self.open, self._ring, self._alone, self._held, self._sketch = True, ring, alone, held, sketch
-        self._holds = bytearray(len(self._parameters))
+        self._holds = bytearray(len(self.parameters))
         self._in_place.clear()
         self._collected = [True] * len(self._buckets)
         self._next = 0
         self._first = True
 
     def begin_batch(self, weight: float, *, last: bool) -> None:
-        """Begin a micro-batch, whose gradients have this ``weight`` (0: they do not count). The ``last`` one sends the
-        buckets.
-        """
+        """Begin a micro-batch with this ``weight`` (0: it does not count); the ``last`` one sends the buckets."""
         first, self._first = self._first, False
         if self._voided:  # zeros of void_gradients, which the script need not zero
             self.drop_gradients()
-        if not first and any(parameter.grad is not None for parameter in self._parameters):
+        if not first and any(parameter.grad is not None for parameter in self.parameters):
             self._buckets[0].taken[0].refuse()
         self._weight, self._last = weight, last
         self._collected = [False] * len(self._buckets)
         if first:
-            for parameter, stale in zip(self._parameters, self._stale, strict=True):
+            for parameter, stale in zip(self.parameters, self._stale, strict=True):
                 if parameter.grad is not None:  # a real one was computed by this micro-batch
                     parameter.grad = stale
         if first and not self._alone:
@@ -209,7 +197,7 @@ class Exchange:
             self._next += 1
 
     def _then_ring(self, number: int) -> None:
-        ring = self._ring if number < len(self._buckets) - 1 else _no_ring
+        ring = self._ring if number < len(self._buckets) - 1 else lambda: None
         if self._alone:
             ring()
         else:
@@ -252,9 +240,7 @@ class Exchange:
                 bucket.taken[0].refuse()  # a gradient that the script zeroed or set would not count
 
     def flush(self) -> None:
-        """Send all buckets after backward, with zeros for gradients that it did not reach; return when they are
-        sent.
-        """
+        """Send all buckets, with zeros for gradients that backward did not reach; return when they are sent."""
         self._collect_rest()
         self._staging.flush()
 
@@ -275,7 +261,7 @@ class Exchange:
         else:
             self._give_back(np.flatnonzero(self._used).tolist())
             if words.weight:
-                torch._foreach_div_([p.grad for p in self._parameters if p.grad is not None], words.weight)
+                torch._foreach_div_([p.grad for p in self.parameters if p.grad is not None], words.weight)
         self._check_zeroed()
         self.idle()
         return words
@@ -284,19 +270,19 @@ class Exchange:
         """Raise :class:`UserError` if torch would step a parameter whose gradient the script zeroed in place and no
         backward reached. (If none was reached, the batch does not count.)
         """
-        missing = [n for n in self._in_place if self._parameters[n].grad is None]
-        if missing and any(p.grad is not None for p in self._parameters):
+        missing = [n for n in self._in_place if self.parameters[n].grad is None]
+        if missing and any(p.grad is not None for p in self.parameters):
             raise UserError(
                 "zero_grad(set_to_none=False) leaves gradients of zero, and this batch does not use a parameter of"
-                f" shape {list(self._parameters[missing[0]].shape)}: torch would still step it, with its momentum"
+                f" shape {list(self.parameters[missing[0]].shape)}: torch would still step it, with its momentum"
                 " and weight decay, but on a node that joins it has none; call zero_grad() without set_to_none=False"
             )
 
     def _give_back(self, used: list[int]) -> None:
-        if len(used) < len(self._parameters):
+        if len(used) < len(self.parameters):
             self.drop_gradients()
         for index, gradient in zip(used, self._staging.back(used), strict=True):
-            parameter = self._parameters[index]
+            parameter = self.parameters[index]
             parameter.grad = self._gradient(parameter, gradient)
 
     def _gradient(self, parameter: nn.Parameter, summed: torch.Tensor) -> torch.Tensor:
@@ -310,7 +296,7 @@ class Exchange:
 
     def void_gradients(self) -> None:
         """Set gradients to zero, so that a script that uses them after a void step does not fail."""
-        for parameter in self._parameters:
+        for parameter in self.parameters:
             if parameter.requires_grad:
                 parameter.grad = torch.zeros_like(parameter)
         self._voided = True
@@ -318,7 +304,7 @@ class Exchange:
     def drop_gradients(self) -> None:
         """Set all gradients to None."""
         self._voided = False
-        for parameter in self._parameters:
+        for parameter in self.parameters:
             parameter.grad = None
 
 
@@ -343,7 +329,3 @@ def _wire_kind(parameter: nn.Parameter) -> tuple[int, str]:
     if parameter.dtype in _REAL:
         return count * (1 + parameter.is_complex()), _REAL[parameter.dtype]
     raise UserError(f"a parameter is of {parameter.dtype}, whose gradients cannot be summed; use float32 or float64")
-
-
-def _no_ring() -> None:
-    return None

@@ -1,6 +1,6 @@
 """The exchanges of a session: one for all optimizers that are stepped together, or one for each optimizer that is
-stepped by name. Groups identify exchanges by number. In a sharded model each process sends the gradients of its shard,
-which the node has summed already.
+stepped by name. Groups identify exchanges by number. In a sharded model each process sends its shard, summed in the
+node.
 """
 
 from __future__ import annotations
@@ -105,9 +105,7 @@ class ShardedExchange(Exchange):
         super().flush()
 
     def _check_reduced(self, weight: float) -> None:
-        """Raise :class:`UserError` if gradients left for a later batch do not have the same ``weight`` as that
-        batch.
-        """
+        """Raise :class:`UserError` if gradients left for a later batch have another ``weight`` than that."""
         if not self._first and weight != self._sharding.weight and not self._sharding.reduces:
             raise UserError(
                 "model.set_requires_gradient_sync(False) leaves a batch's gradients to be summed with those of the next"

@@ -29,11 +29,11 @@ class LateExchange(Exchange):
         self, parameters: Sequence[nn.Parameter], wire_dtype: str | None = None, bucket_bytes: int = BUCKET_BYTES
     ) -> None:
         super().__init__(parameters, wire_dtype, bucket_bytes)
-        self._unwanted = [Unwanted.of(p, number, self._in_place) for number, p in enumerate(self._parameters)]
-        self._gathered = [Collected(p) for p in self._parameters]
+        self._unwanted = [Unwanted.of(p, number, self._in_place) for number, p in enumerate(self.parameters)]
+        self._gathered = [Collected(p) for p in self.parameters]
         for index, collected in enumerate(self._gathered):
             collected.collect = weakly(self._add_one, index)
-        self._given: list[torch.Tensor | None] = [None] * len(self._parameters)
+        self._given: list[torch.Tensor | None] = [None] * len(self.parameters)
 
     def idle(self) -> None:
         super().idle()
@@ -41,12 +41,12 @@ class LateExchange(Exchange):
 
     def begin_batch(self, weight: float, *, last: bool) -> None:
         super().begin_batch(weight, last=last)
-        self._given = [None] * len(self._parameters)
+        self._given = [None] * len(self.parameters)
         self.disown()
 
     def disown(self) -> None:
         """Require that the current gradients are zeroed before others count. (Sums may be read.)"""
-        for index, (parameter, given) in enumerate(zip(self._parameters, self._given, strict=True)):
+        for index, (parameter, given) in enumerate(zip(self.parameters, self._given, strict=True)):
             if parameter.grad is not None and parameter.grad is not given:
                 parameter.grad = self._unwanted[index]
 
@@ -75,11 +75,11 @@ class LateExchange(Exchange):
             if gradient is None or isinstance(gradient, Placeholder):
                 continue
             if gradient is self._given[index]:  # a later backward has added to the sum
-                self._parameters[index].grad = self._unwanted[index]
+                self.parameters[index].grad = self._unwanted[index]
                 continue
             check_gradients([gradient])
             self._put(index, gradient, first=True)
-            self._parameters[index].grad = self._gathered[index]
+            self.parameters[index].grad = self._gathered[index]
 
     def _add_one(self, index: int, gradient: torch.Tensor) -> None:
         check_gradients([gradient])
@@ -87,7 +87,7 @@ class LateExchange(Exchange):
 
     def _put(self, index: int, gradient: torch.Tensor, *, first: bool) -> None:
         if self._sketch is not None:
-            self._sketch.put(self._parameters[index], gradient, first=first)
+            self._sketch.put(self.parameters[index], gradient, first=first)
         if not self._weight:
             return
         if not self._alone:
@@ -109,7 +109,7 @@ class LateExchange(Exchange):
         self._staging.flush()
 
     def _note_held(self, index: int) -> None:
-        gradient = self._parameters[index].grad
+        gradient = self.parameters[index].grad
         if gradient is not None and gradient is not self._gathered[index]:
             self._unwanted[index].refuse()
         self._holds[index] = gradient is not None and self._weight > 0
@@ -119,8 +119,8 @@ class LateExchange(Exchange):
         used = np.flatnonzero(self._used).tolist()
         self.drop_gradients()
         for index, gradient in zip(used, self._back(used), strict=True):
-            self._parameters[index].grad = gradient
-        self._given = [parameter.grad for parameter in self._parameters]
+            self.parameters[index].grad = gradient
+        self._given = [parameter.grad for parameter in self.parameters]
         self._check_zeroed()
         return Words.read(self._fields)
 

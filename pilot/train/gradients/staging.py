@@ -95,9 +95,7 @@ class Staging:
             self.add(index, gradient, weight, first=True)
 
     def add(self, index: int, gradient: torch.Tensor, weight: float, *, first: bool) -> None:
-        """Add ``weight`` times ``gradient`` to its sum in this step; with ``first``, write it into the bucket instead,
-        in one pass.
-        """
+        """Add ``weight`` times ``gradient`` to its sum in this step; with ``first``, write it, in one pass."""
         if first:
             self._places.reset_moved(index)  # an optimizer of several may be stepped again in the same step
             place = self._places[index]
@@ -226,9 +224,7 @@ def _factor(weight: float, dtype: torch.dtype) -> torch.Tensor:
 
 
 class _Copies:
-    """Copies from a GPU. The sum and the copy are queued on a separate stream while backward continues; the arena is
-    pinned, so that copies need not wait for the host.
-    """
+    """Copies from a GPU: sums and copies to the pinned arena are queued on a stream while backward continues."""
 
     def __init__(self, device: torch.device, arena: Arena) -> None:
         self._device = device

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from operator import attrgetter
 
 import numpy as np
@@ -38,10 +38,6 @@ class Words:
     def of(cls, ready: int, pause: bool, loss: float, *, save: bool = False, saved: bool = False) -> Words:
         """Return the words of one rank."""
         return cls(ready, ready * ready, pause, loss, save, saved)
-
-    def with_checksum(self, checksum: int) -> Words:
-        """Return the same words with a checksum."""
-        return replace(self, checksum=checksum, checksum_squares=checksum * checksum)
 
     @classmethod
     def read(cls, vector: NDArray[np.float64]) -> Words:

@@ -47,9 +47,7 @@ def take_own(seat: Seat, count: Callable[[], int] = torch.accelerator.device_cou
 
 
 def too_few(devices: int, processes: int) -> str:
-    """Return an error message if ``devices`` GPUs are too few for ``processes``, or "". (Without GPUs they use the
-    CPU.)
-    """
+    """Return an error message if ``devices`` GPUs are too few for ``processes``; "" if not, or without GPUs."""
     if not 0 < devices < processes:
         return ""
     return (

@@ -12,8 +12,7 @@ state         meaning
 
 With every step a worker sends the generation that it is *ready* for: ``joining`` when its rank process is in MPI, or
 ``parting``. All ranks switch after a step in which all are ready for the same generation. A worker without ``current``
-starts as soon as it is ready. Messages about generations older than the newest known one are ignored: that is the
-fence.
+starts as soon as it is ready. Messages about generations older than the newest one are ignored: that is the fence.
 """
 
 from __future__ import annotations
@@ -128,8 +127,7 @@ class MembershipState:
 
 
 def agreed(total: float, squares: float, size: int) -> int:
-    """Return the number that all ``size`` ranks contributed to ``total``, with its square to ``squares``; 0 if they
-    differ.
+    """Return the number that each of ``size`` ranks added to ``total``, and its square to ``squares``; 0: not the same.
 
     By the Cauchy-Schwarz inequality the numbers are equal if and only if size · Σg² = (Σg)²; in float64 that is exact
     up to 2^26.

@@ -6,8 +6,7 @@ on CPUs and NCCL on GPUs. *Words* are numbers by which the processes of a node s
 (:mod:`pilot.train.node.node_ties`), always with gloo.
 
 Its store is a file in the agent's private directory, and the ports of gloo and NCCL are bound to the loopback
-interface. The process groups are separate from the default group, which the script may create, by itself or by
-:func:`node_mesh`.
+interface. The groups are separate from the default group, which the script may create, also by :func:`node_mesh`.
 """
 
 from __future__ import annotations
@@ -87,11 +86,9 @@ class _ThenCopy:
         self._work, self._target, self._source = work, target, source
 
     def is_completed(self) -> bool:
-        """See :class:`Work`."""
         return self._work.is_completed()
 
     def wait(self) -> None:
-        """See :class:`Work`."""
         self._work.wait()
         self._target.copy_(self._source)
 

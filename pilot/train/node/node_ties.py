@@ -7,14 +7,13 @@ succeeded, and it counts only if it did on all of them. Events in between (a ran
 dissolved) take effect at the next exchange.
 
 They exchange numbers, called words: whether an operation succeeded, or which generation a process could start. Every
-process eventually sends its next word, whatever the others send, so nobody waits forever; words of different kinds in
-one exchange count as a failure.
+process eventually sends its next word, so nobody waits forever; words of different kinds count as a failure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,23 +31,16 @@ _Result = TypeVar("_Result")
 
 
 class NodeTies:
-    """The connection of a training process to the others of its node, by the gloo process ``group``. ``tied``: it
-    computes together with others.
-    """
+    """The connection to the node's other processes; ``tied``: this one computes together with others."""
 
     def __init__(self, group: Any = None) -> None:
         self._group = group
         self.tied = group is not None
-        self._attend: Callable[[float], None] = lambda _nap_s: None
-
-    def meanwhile(self, attend: Callable[[float], None]) -> None:
-        """Call ``attend`` during waits for the other processes, with the seconds that it may take."""
-        self._attend = attend
+        #: called during waits for the other processes, with the seconds that it may take
+        self.attend: Callable[[float], None] = lambda _nap_s: None
 
     def together(self, act: Callable[[], _Result]) -> _Result:
-        """Return the result of ``act``; raise :class:`~pilot.comm.channel.PeerGone` if ``act`` raised it on any of the
-        node's processes.
-        """
+        """Return the result of ``act``; :class:`PeerGone` if ``act`` raised that on any of the node's processes."""
         if not self.tied:
             return act()
         try:
@@ -72,7 +64,7 @@ class NodeTies:
         received = torch.empty(self._group.size(), dtype=torch.int64)
         work, nap_s = self._group._allgather_base(received, torch.tensor([word])), FIRST_NAP_S
         while not work.is_completed():
-            self._attend(nap_s)
+            self.attend(nap_s)
             nap_s = longer(nap_s)
         try:
             work.wait()
@@ -84,32 +76,24 @@ class NodeTies:
 
 @dataclass
 class InForce:
-    """The generation in force on a node. Processes that are tied agree on it; otherwise each uses its own
-    ``membership``. ``lose`` is called when a generation is gone.
+    """The generation in force on a node. Processes that are tied agree on it: ``started`` has the same state on all of
+    its ranks, or is None. Otherwise each uses its own ``membership``. ``lose`` is called when a generation is gone.
     """
 
     membership: MembershipState
     ties: NodeTies
     lose: Callable[[int], None]
-    _started: Membership | None = None
+    started: Membership | None = None
 
     @property
     def group(self) -> Membership | None:
         """The generation in force. If the node's processes are tied, it ends only when all of them know that."""
-        return self._started if self.ties.tied else self.membership.current
-
-    def started(self, group: Membership) -> None:
-        """Put ``group`` in force: all of its ranks have the same state."""
-        self._started = group
-
-    def ended(self) -> None:
-        """Put no generation in force."""
-        self._started = None
+        return self.started if self.ties.tied else self.membership.current
 
     def check_again(self) -> None:
         """Let this process notice a lost generation by itself, at the end of a script, when nothing is computed."""
         if self.membership.current is None:
-            self._started = None
+            self.started = None
 
     def next(self, attend: Callable[[], None], ready: Callable[[], bool]) -> int:
         """Wait for the next generation, the same on all tied processes, and return it. ``attend`` waits for events;
@@ -138,34 +122,26 @@ class InForce:
             return self.ties.together(act)
         except PeerGone:
             self.lose(group.generation)
-            self._started = None
+            self.started = None
             raise
 
 
-@dataclass(frozen=True, slots=True)
-class NodeFabric:
-    """How the processes of a node compute together. ``group`` sums their gradients; None: the rank process does, in
-    shared memory.
+def node_fabric(
+    environment: Mapping[str, str], seat: Seat, trained: Sequence[torch.Tensor], *, sharded: bool
+) -> tuple[NodeGroup | None, NodeTies]:
+    """Return the group that sums gradients within the node, and the ties between its processes, by the agent's
+    environment variables and the device of the ``trained`` parameters. Without a group the rank process sums.
     """
-
-    group: NodeGroup | None = None
-    ties: NodeTies = field(default_factory=NodeTies)
-
-    @classmethod
-    def of(
-        cls, environment: Mapping[str, str], seat: Seat, trained: Sequence[torch.Tensor], *, sharded: bool
-    ) -> NodeFabric:
-        """Return the fabric for ``trained`` parameters, by the agent's environment variables and their device."""
-        if seat.size == 1 or STORE not in environment:
-            return cls()
-        check_own(trained, seat)
-        store, sums = Path(environment[STORE]), None
-        if not sharded:
-            fabric = fabric_of(environment, trained[0].device if trained else torch.device("cpu"))
-            if fabric == "shared-memory":
-                return cls()
-            sums = NodeGroup(seat, store, fabric)
-        return cls(sums, NodeTies(gloo_group(seat, store, "words")))
+    if seat.size == 1 or STORE not in environment:
+        return None, NodeTies()
+    check_own(trained, seat)
+    store, sums = Path(environment[STORE]), None
+    if not sharded:
+        fabric = fabric_of(environment, trained[0].device if trained else torch.device("cpu"))
+        if fabric == "shared-memory":
+            return None, NodeTies()
+        sums = NodeGroup(seat, store, fabric)
+    return sums, NodeTies(gloo_group(seat, store, "words"))
 
 
 def combined(words: Sequence[int], modulus: int) -> int:

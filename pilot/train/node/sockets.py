@@ -62,9 +62,7 @@ WorkerEvent = wire.ToAgent | RankConnected | RankMessage | RankGone
 
 
 class WorkerSockets:
-    """All sockets of a worker, waited for together: ``control_fd`` is a stream socket to the agent; rank processes
-    connect to ``worker_socket``.
-    """
+    """All sockets of a worker: ``control_fd`` to its agent, and those of rank processes at ``worker_socket``."""
 
     def __init__(self, control_fd: int, worker_socket: Path) -> None:
         self._control = inherited(control_fd)
@@ -172,9 +170,7 @@ def _answer(channel: Channel) -> tuple[AnyNote | None, int | None]:
 
 
 def _close_in_forked_children(link: WorkerSockets) -> None:
-    """Close the sockets in forked children, such as a DataLoader's workers: otherwise the worker's end would go
-    unnoticed.
-    """
+    """Close the sockets in forked children (a DataLoader's workers), so that the worker's end is noticed."""
     reference = weakref.ref(link)
 
     def close() -> None:

@@ -51,11 +51,6 @@ class Collectives:
         position = self._training.position
         self._held = dict(self._training.agreements.topics(self._place, position.met))
 
-    def here(self) -> None:
-        """Note that the script has run its code between the steps: it continues to train, or the epoch ends."""
-        self.arrive()
-        self._training.catch_up.arrives()
-
     def scatter(self) -> None:
         """Require that all ranks align before their next batch: the script may choose other parameters to train."""
         self._aligned = None
@@ -67,7 +62,8 @@ class Collectives:
             self._training.catch_up.takes_again()
             self._exchange(TRAINING)
             self._group.enter()
-        self.here()
+        self.arrive()
+        self._training.catch_up.arrives()
 
     def leave(self) -> None:
         """Wait until all ranks have done their last turn of the loop, with the same state."""

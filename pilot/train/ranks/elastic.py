@@ -21,10 +21,8 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-import psutil
-
 from pilot.comm.channel import PeerGone
-from pilot.comm.messages import AnyNote, Attach, Gather, Gathered, Moving, OutOfStep, Quit, Select
+from pilot.comm.messages import Attach, Gather, Quit, Select
 from pilot.core.commands import (
     DissolveGroup,
     ExamineGroup,
@@ -33,9 +31,8 @@ from pilot.core.commands import (
     StopWorker,
     WriteCheckpoint,
 )
-from pilot.core.errors import CheckpointError, UserError
+from pilot.core.errors import CheckpointError
 from pilot.protocol import wire
-from pilot.submission import loaded_code
 from pilot.train.data.sampler import StepShare
 from pilot.train.gradients.exchanges import Exchanges
 from pilot.train.gradients.step_words import Words
@@ -45,11 +42,11 @@ from pilot.train.node.sockets import RankConnected, RankGone, RankMessage, Worke
 from pilot.train.ranks.group import RankGroup
 from pilot.train.ranks.meters import PaceMeter, StallTimer
 from pilot.train.ranks.periodic import Periodic
+from pilot.train.ranks.rank_answers import RankAnswers
 from pilot.train.ranks.reporter import Metrics, Reporter
 from pilot.train.ranks.saver import Saver
 from pilot.train.ranks.script_end import Released, release_when, released
 from pilot.train.ranks.state_sharing import StateSharing
-from pilot.train.script import imported
 from pilot.train.state.state_transfer import NOTHING, Spreading
 from pilot.train.state.training import Training
 
@@ -84,7 +81,6 @@ class Elastic(RankGroup):
         ties: NodeTies,
     ) -> None:
         super().__init__(training, resized, saver.keep_next)
-        self._trainer = trainer
         self._seat = seat
         self._link = link
         self._training = training
@@ -95,36 +91,32 @@ class Elastic(RankGroup):
         self._membership = MembershipState()
         self._reporter = Reporter(trainer, training, link.send)
         self._pace = PaceMeter(trainer)
-        self._shards = training.shards
         self._ties = ties
-        ties.meanwhile(self._attend)
+        ties.attend = self._attend
         self._in_force = InForce(self._membership, ties, self._lose)
+        self._answers = RankAnswers(link, self._membership, stall_timer, self._attend, self._lose, self._report_wait)
+        answer = self._answers.next
         self._sharing = StateSharing(
-            trainer, training, saver, self.next_steps, link, self._gather, self._answer, self._lose, ties, seat.size
+            trainer, training, saver, self.next_steps, link, self._gather, answer, self._lose, ties, seat.size
         )
-        self._messages: list[RankMessage] = []
         self._ending_ranks: set[int] = set()
         self._held = NOTHING
-        self._announced = False
         self._agreed: tuple[Membership, Words] | None = None
         self._released: Membership | None = None
         self._in_step = self._write_later = False
-
-    # --- what the session uses ---------------------------------------------------------------------------------------
 
     def enter(self) -> Membership:
         """Return the group in force, after waiting for one; after the end return the last one."""
         if self._released is not None:
             return self._released
         self._leave_step()
-        self._announce()
+        self._reporter.ready()
         while self._group is None:
             self._start(self._in_force.next(lambda: self._attend(None), lambda: not self._ending_ranks))
         return self._group
 
     @property
     def is_over(self) -> bool:
-        """See :class:`~pilot.train.ranks.group.RankGroup`."""
         return self._released is not None
 
     @property
@@ -137,13 +129,11 @@ class Elastic(RankGroup):
         return self._group
 
     def attach(self) -> None:
-        """See :class:`~pilot.train.ranks.group.RankGroup`."""
         with suppress(PeerGone):
             group = self._expect_group()
             self._in_force.together(group, lambda: self._attach(group.generation))
 
     def select(self, number: int) -> list[int]:
-        """See :class:`~pilot.train.ranks.group.RankGroup`."""
         self._in_step = True
         group = self._expect_group()
         if group.size == 1:
@@ -174,7 +164,7 @@ class Elastic(RankGroup):
         if group is None or group.size == 1:
             return group is not None
         try:
-            self._in_force.together(group, lambda: self._answer(group.generation, summing=True))
+            self._in_force.together(group, lambda: self._answers.next(group.generation, summing=True))
         except PeerGone:
             return False
         return True
@@ -193,7 +183,7 @@ class Elastic(RankGroup):
     def settle(self) -> None:
         """Pause or switch if the step's words agreed on that, and save if it is due: the safe point after a step."""
         self._leave_step()
-        self._send_code()
+        self._reporter.new_code()
         agreement, self._agreed = self._agreed, None
         if agreement is None or agreement[0] is not self._group:
             return
@@ -208,9 +198,7 @@ class Elastic(RankGroup):
                 self._pace.begins(time.monotonic(), self._stall_timer.ended_s)
 
     def gather(self, row: list[int]) -> list[list[int]]:
-        """Return the rows of all ranks, between two steps; pause instead if a rank was asked to. (A switch waits for
-        the next step, where newcomers enter.)
-        """
+        """Return the rows of all ranks, between two steps; pause instead if a rank was asked to."""
         self._attend(0.0)
         group = self._expect_group()
         rows = self._gather(group, [int(self._membership.pause_asked), *row])
@@ -224,24 +212,20 @@ class Elastic(RankGroup):
         self._sharing.spread(self._expect_group(), Spreading(giver, tuple(takers), fresh=False))
 
     def distrust(self, step: int) -> str:
-        """See :class:`~pilot.train.ranks.group.RankGroup`. All ranks do this, because any of them may be the last
-        survivor.
-        """
+        # All ranks do this, because any of them may be the last survivor.
         self._periodic.abandon()
         try:
             path = self._saver.distrust(step)
         except (CheckpointError, OSError) as error:
             return f"checkpoints after step {step} must not be used, but could not be renamed: {error}"
-        return f"the newest one is {path}" if path is not None else "there is none"
+        return f"the newest one is {path}" if path is not None else "there is no checkpoint"
 
     def remark(self, text: str) -> None:
-        """See :class:`~pilot.train.ranks.group.RankGroup`."""
         if self._group is not None and self._group.rank == 0:
-            self._link.send(wire.Remark(self._trainer, text))
+            self._reporter.remark(text)
 
     def rested(self, seconds: float) -> None:
-        """Exclude the duration of an evaluation from stalls and step times."""
-        self._reporter.rested(seconds)
+        self._reporter.meter.rested(seconds)
         self._pace.idle()
 
     def finish(self, metrics: Metrics) -> None:
@@ -255,7 +239,7 @@ class Elastic(RankGroup):
             with released():
                 while True:
                     group = self.enter()
-                    if group.rank < self._shards and written != group.generation:
+                    if group.rank < self._training.shards and written != group.generation:
                         written, again_s = group.generation, 0.0
                         self._write(asked=False)
                     if group.rank == 0 and time.monotonic() >= again_s:
@@ -269,24 +253,10 @@ class Elastic(RankGroup):
             self._released = self._group
             if self._released is not None:
                 self._quit(self._released)
-            release_when(self._must_end_now)
-
-    def _must_end_now(self) -> bool:
-        """Return whether the agent wants the script to end now, after the loop. Other messages do not matter then."""
-        return any(isinstance(event, StopWorker) and not event.within_s for event in self._link.wait(0.0))
+            # Other messages than an immediate stop do not matter any more.
+            release_when(lambda: any(isinstance(e, StopWorker) and not e.within_s for e in self._link.wait(0.0)))
 
     # --- events ------------------------------------------------------------------------------------------------------
-
-    def _announce(self) -> None:
-        if not self._announced:
-            self._announced = True
-            imported.record()
-            self._send_code()
-            self._link.send(wire.WorkerReady(self._trainer, time.time() - psutil.Process().create_time()))
-
-    def _send_code(self) -> None:
-        for files in loaded_code.new_versions():
-            self._link.send(wire.CodeLoaded(self._trainer, files))
 
     def _attend(self, timeout_s: float | None) -> None:
         """Handle events; wait up to ``timeout_s`` for one (None: no limit)."""
@@ -300,7 +270,9 @@ class Elastic(RankGroup):
             case wire.LeaveGroup(_, generation):
                 self._membership.leave_requested(generation)
             case PauseGroup(_, generation):
-                self._pause_requested(generation)
+                self._membership.pause_requested(generation)
+                if self._membership.current is None:
+                    self._reporter.paused(generation)
             case ExamineGroup():
                 self._report_wait()
             case DissolveGroup(_, generation):
@@ -316,7 +288,7 @@ class Elastic(RankGroup):
                 if not self._membership.rank_connected(generation):
                     self._link.drop(generation)
             case RankMessage():
-                self._messages.append(event)
+                self._answers.messages.append(event)
             case RankGone(generation):
                 self._ending_ranks.discard(generation)
                 self._membership.rank_lost(generation)
@@ -327,36 +299,9 @@ class Elastic(RankGroup):
             self._ending_ranks.add(generation)
         self._membership.rank_lost(generation)
 
-    def _pause_requested(self, generation: int) -> None:
-        self._membership.pause_requested(generation)
-        if self._membership.current is None:
-            self._link.send(wire.RankPaused(self._trainer, generation, self._training.position.step))
-
-    def _answer(self, generation: int, *, summing: bool = False) -> AnyNote | int | None:
-        """Return the next message from the rank process of ``generation``, which must be in force: a note, a
-        descriptor, or None for its doorbell.
-        """
-        self._stall_timer.begin(summing)
-        while self._membership.current is not None and self._membership.current.generation == generation:
-            while self._messages:
-                message = self._messages.pop(0)
-                if message.generation == generation and not isinstance(message.note, Moving):
-                    self._stall_timer.end()
-                    if isinstance(message.note, OutOfStep):
-                        raise _out_of_step(message.note.gathering, self._membership.current.rank)
-                    return message.note if message.fd is None else message.fd
-                self._stall_timer.begin(summing)  # progress: the wait starts again
-            self._attend(self._stall_timer.left_s())
-            if self._stall_timer.is_over():
-                self._report_wait()
-        self._stall_timer.end()
-        raise PeerGone
-
     def _report_wait(self) -> None:
         """Report how long this rank has been waiting, and whether for sums."""
-        group, step = self._membership.current, self._training.position.step
-        waited_s, summing = self._stall_timer.waited_s(), self._stall_timer.summing
-        self._link.send(wire.RankStalled(self._trainer, group.generation if group else 0, step, waited_s, summing))
+        self._reporter.stalled(self._membership.current, self._stall_timer)
 
     # --- the start of a generation -----------------------------------------------------------------------------------
 
@@ -369,10 +314,10 @@ class Elastic(RankGroup):
             self.next_steps.group_begins(resumes=bool(resumed))
         except PeerGone:
             self._lose(generation)
-            self._in_force.ended()
+            self._in_force.started = None
             return
         self._held = generation
-        self._in_force.started(group)
+        self._in_force.started = group
         self._resized(group.size)
         self._reporter.started(group, resumed)
         self._pace.idle()
@@ -392,20 +337,7 @@ class Elastic(RankGroup):
         return self._ask(group, Gather(row), len(row))
 
     def _ask(self, group: Membership, note: Gather | Select, length: int) -> list[list[int]]:
-        return self._in_force.together(group, lambda: self._asked(group, note, length))
-
-    def _asked(self, group: Membership, note: Gather | Select, length: int) -> list[list[int]]:
-        self._link.channel(group.generation).send(note)
-        rows: list[list[int]] = []
-        while len(rows) < group.size:
-            gathered = self._answer(group.generation, summing=isinstance(note, Select))
-            if not isinstance(gathered, Gathered) or not gathered.rows:
-                break
-            rows += gathered.rows
-        if [len(row) for row in rows] == [length] * group.size:
-            return rows
-        self._lose(group.generation)  # a rank process that sends nonsense is useless
-        raise PeerGone
+        return self._in_force.together(group, lambda: self._answers.rows(group, note, length))
 
     # --- the end of a generation -------------------------------------------------------------------------------------
 
@@ -421,11 +353,11 @@ class Elastic(RankGroup):
         """Pause, as all ranks do here, and keep the state until the agent sends what to do with it."""
         self._quit(group)
         self._leave()
-        self._link.send(wire.RankPaused(self._trainer, group.generation, self._training.position.step))
+        self._reporter.paused(group.generation)
 
     def _leave(self) -> None:
         self._membership.leave()
-        self._in_force.ended()
+        self._in_force.started = None
         self.revision += 1
 
     def _quit(self, group: Membership) -> None:
@@ -439,7 +371,7 @@ class Elastic(RankGroup):
         """Write a checkpoint, but not in the middle of a step, whose batch has changed the state in part."""
         if self._in_step:
             self._write_later = True
-        elif self._seat.rank < self._shards:  # without shards one process has everything
+        elif self._seat.rank < self._training.shards:  # without shards one process has everything
             self._write(asked=True)
 
     def _leave_step(self) -> None:
@@ -453,14 +385,5 @@ class Elastic(RankGroup):
         self._periodic.begun()
         generation, step, state = max(self._held, 0), self._training.position.step, self._training.encoded()
         self.next_steps.saved(generation)
-        part = (self._seat.rank, self._training.shared()) if self._shards > 1 else None
+        part = (self._seat.rank, self._training.shared()) if self._training.shards > 1 else None
         self._saver.write(generation, step, state, asked=asked, part=part)
-
-
-def _out_of_step(gathering: int, summing: int) -> UserError:
-    """Return the error for a rank that waits for sums while another one waits for rows."""
-    return UserError(
-        f"rank {gathering} is in session.evaluate, or at the end of its epoch or loop, while rank {summing} is in"
-        " session.step, so each waits for the other: all ranks must do both in the same order; call session.evaluate"
-        " and end the loop on all of them, not under a condition that differs between ranks"
-    )

@@ -86,10 +86,8 @@ class RankGroup:
         """Give the state of rank ``giver`` to ``takers``; called on all ranks. Raises like :meth:`gather`."""
 
     def distrust(self, step: int) -> str:  # noqa: ARG002  # for overrides
-        """Set aside checkpoints after ``step``, so that no run resumes from them; return a clause on the newest one
-        left.
-        """
-        return "there is none"
+        """Set aside checkpoints after ``step``, for no run to resume from; return a clause on the newest one left."""
+        return "there is no checkpoint"
 
     def remark(self, text: str) -> None:
         """Show the user ``text``, which is the same on all ranks."""

@@ -1,4 +1,4 @@
-"""Reports of a group's leader: progress about once a second, and the complete ledger."""
+"""A rank's reports to its agent; a group's leader reports progress about once a second, and the complete ledger."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ import time
 from collections.abc import Callable
 from dataclasses import astuple
 
+import psutil
+
 from pilot.protocol import wire
 from pilot.protocol.allowance import Allowance
 from pilot.rundir import log_marks
+from pilot.submission import loaded_code
 from pilot.train.data.sampler import StepShare
 from pilot.train.node.membership import Membership
-from pilot.train.ranks.meters import StepMeter
+from pilot.train.ranks.meters import StallTimer, StepMeter
+from pilot.train.script import imported
 from pilot.train.state import identity
 from pilot.train.state.progress import Lineage, LineageRow
 from pilot.train.state.training import Training
@@ -21,9 +25,7 @@ REPEATED_ROWS = 256
 """A new leader repeats this many of the newest rows, because its predecessor may not have reported its last second."""
 
 REPEATED_REPORTS = 32
-"""How many of the newest reports of a study's metric each message repeats, because the last message may have been
-lost.
-"""
+"""How many of the newest reports of a study's metric each message repeats: the last message may be lost."""
 
 REPORTS_PER_S, REPORTS_AT_ONCE = 5.0, 50
 """How often progress is sent at once because a study's metric was reported. More reports share messages, because the
@@ -36,13 +38,15 @@ Metrics = Callable[[], dict[str, float]]
 
 
 class Reporter:
-    """The reporter of a rank. Any rank may become the leader; only the leader, rank 0, reports, by ``send``."""
+    """The reports of one rank, to the agent by ``send``. Each rank reports its own state; only the leader, rank 0,
+    reports progress. Any rank may become the leader.
+    """
 
     def __init__(self, trainer: str, training: Training, send: Callable[[wire.Message], None]) -> None:
         self._trainer = trainer
         self._training = training
         self._send = send
-        self._meter = StepMeter()
+        self.meter = StepMeter()
         self._unreported = Lineage()
         self._due_s = 0.0
         self._reporting = Allowance(REPORTS_PER_S, REPORTS_AT_ONCE, time.monotonic())
@@ -50,11 +54,39 @@ class Reporter:
         self._resized = False
         self._stall_reported = True
         self._reports_sent = 0
+        self._is_ready = False
+
+    def ready(self) -> None:
+        """Report, once, that the worker is ready for a group, with the packages and the code that it has loaded."""
+        if self._is_ready:
+            return
+        self._is_ready = True
+        imported.record()
+        self.new_code()
+        self._send(wire.WorkerReady(self._trainer, time.time() - psutil.Process().create_time()))
+
+    def new_code(self) -> None:
+        """Report the files of the script that were loaded since the last call."""
+        for files in loaded_code.new_versions():
+            self._send(wire.CodeLoaded(self._trainer, files))
+
+    def paused(self, generation: int) -> None:
+        """Report that this rank has paused, and its step."""
+        self._send(wire.RankPaused(self._trainer, generation, self._training.position.step))
+
+    def stalled(self, group: Membership | None, timer: StallTimer) -> None:
+        """Report how long this rank has been waiting, and whether for sums."""
+        generation, step = group.generation if group else 0, self._training.position.step
+        self._send(wire.RankStalled(self._trainer, generation, step, timer.waited_s(), timer.summing))
+
+    def remark(self, text: str) -> None:
+        """Report ``text`` to the user."""
+        self._send(wire.Remark(self._trainer, text))
 
     def started(self, group: Membership, resumed: int | None) -> None:
         """Report the start of a generation, in which every rank has the state."""
         log_marks.now_rank(group.rank)
-        self._meter.regrouped()
+        self.meter.regrouped()
         self._resized, self._size = group.size != self._size, group.size
         self._unreported = Lineage(self._training.ledger.newest(REPEATED_ROWS))
         self._due_s, self._stall_reported = 0.0, False
@@ -69,7 +101,7 @@ class Reporter:
     def stepped(self, group: Membership, epoch: int, share: StepShare, metrics: Metrics) -> None:
         """Note that a step was applied, and report it when it is time."""
         now_s = time.monotonic()
-        self._meter.stepped(now_s, share.total)
+        self.meter.stepped(now_s, share.total)
         if group.rank != 0:
             return
         self._unreported.add(group.generation, epoch, self._training.position.step - 1, share.cursor, share.cursor_end)
@@ -79,10 +111,6 @@ class Reporter:
             self._due_s = now_s + PERIOD_S
             self._report(group, self._unreported.rows, metrics())
             self._unreported = Lineage()
-
-    def rested(self, seconds: float) -> None:
-        """See :meth:`~pilot.train.ranks.meters.StepMeter.rested`."""
-        self._meter.rested(seconds)
 
     def finished(self, group: Membership, metrics: Metrics) -> None:
         """Report the end of the loop, with the complete ledger, so that the coordinator's proof is complete."""
@@ -94,7 +122,7 @@ class Reporter:
 
     def _report(self, group: Membership, rows: list[LineageRow], metrics: dict[str, float]) -> None:
         position = self._training.position
-        stall_s = None if self._stall_reported else self._meter.stall_s
+        stall_s = None if self._stall_reported else self.meter.stall_s
         self._stall_reported = True
         report = wire.Progress(
             self._trainer,
@@ -102,7 +130,7 @@ class Reporter:
             position.step,
             position.epoch,
             position.samples,
-            samples_per_s=self._meter.samples_per_s(),
+            samples_per_s=self.meter.samples_per_s(),
             stall_s=stall_s,
             rescale_s=stall_s if self._resized else None,
             ledger=list(rows),

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +27,10 @@ from pilot.train.state.identity import for_another
 
 Shared = Callable[[str], bool]
 Part = tuple[int, Shared]
-"""Which process of the node, and which arrays are the same on all processes."""
-Took = Callable[[Written], tuple[float, float]]
-"""How long a checkpoint took to write, and how long one rank takes by itself."""
+"""The process's number on its node, and a function that accepts arrays that are the same on all processes."""
 
 _PARTS_LIMIT_S = 60.0
-"""How long the first process of a node waits for the parts of the others while nothing is written."""
+"""The first process of a node waits so long for the parts of the others while nothing is written."""
 _POLL_S = 0.05
 _READ_AGAIN_S = (0.2, 0.5, 1.0, 2.0, 4.0, 4.0)
 """The pauses before a checkpoint that cannot be read is tried again on this node."""
@@ -74,7 +73,7 @@ class Saver:
     def start_part(self, group: Membership, step: int, state: Encoded, shared: Shared) -> None:
         """Write this rank's part of ``state`` in the background, from a copy; not while ``busy``.
 
-        ``shared`` says which arrays are the same on all ranks.
+        ``shared`` accepts arrays that are the same on all ranks.
         """
         copy = self._snapshots.take(own_rows(state, group.rank // self.per_node, group.size // self.per_node))
         self._part = None
@@ -141,48 +140,47 @@ class Saver:
         self._thread = _started(work)
 
     def _write_state(self, age: Age, state: Encoded, asked: bool) -> None:
-        how = self._keep(age, asked, lambda done: (done.seconds, done.seconds))
-        self._attempt(age, asked, lambda: store.write(self.directory, *age, state, **how))
+        self._publish(age, partial(store.write, self.directory, *age, state), asked)
 
     def _write_part(
         self, age: Age, part: int, parts: int, state: Encoded, shared: Shared, asked: bool
     ) -> Written | None:
-        return self._attempt(
-            age, asked, lambda: store.write_part(self.directory, *age, part, parts, state, shared, self.uid)
-        )
+        write = partial(store.write_part, self.directory, *age, part, parts, state, shared, self.uid)
+        return self._attempt(age, write, asked)
 
     def _combine(self, age: Age, part: Written, parts: int) -> None:
         """Publish the index of all ranks' parts; ``part``: this rank's."""
-
-        def took(done: Written) -> tuple[float, float]:
-            return part.seconds + done.seconds, part.seconds * done.bytes / part.bytes + done.seconds
-
-        how = self._keep(age, False, took)
-        if self._attempt(age, False, lambda: store.write_index(self.directory, *age, parts, **how)):
+        if self._publish(age, partial(store.write_index, self.directory, *age, parts), False, part, shares=True):
             self.failed_in = 0
 
     def _combine_node(self, age: Age, part: Written, asked: bool) -> None:
         """Publish the index of the parts of a node's processes, which always write together."""
-        parts, how = self.per_node, self._keep(age, asked, lambda done: (part.seconds + done.seconds,) * 2)
+        parts = self.per_node
 
-        def write() -> Written:
+        def write(**how: Any) -> Written:
             self._await([self.directory / names.part_name(*age, n, parts) for n in range(parts)])
             return store.write_index(self.directory, *age, parts, **how)
 
-        self._attempt(age, asked, write)
+        self._publish(age, write, asked, part)
 
-    def _keep(self, age: Age, asked: bool, took: Took) -> dict[str, Any]:
-        """Return the further arguments of a write that makes a checkpoint, which is reported once published."""
+    def _publish(
+        self, age: Age, write: Callable[..., Written], asked: bool, part: Written | None = None, *, shares: bool = False
+    ) -> bool:
+        """Make a checkpoint with ``write``, after this rank's ``part`` if it has parts; returns whether that succeeded.
+        ``shares``: by itself this rank would write all parts.
+        """
+        part_s = 0.0 if part is None else part.seconds
 
         def report(done: Written) -> None:
-            seconds, alone_s = took(done)
-            fields = *age, asked, str(done.path), "", seconds, done.bytes, alone_s
-            self.report(wire.CheckpointWritten(self.trainer, *fields))
+            alone_s = done.seconds + part_s * (done.bytes / part.bytes if part is not None and shares else 1.0)
+            seconds = done.seconds + part_s
+            message = (self.trainer, *age, asked, str(done.path), "", seconds, done.bytes, alone_s)
+            self.report(wire.CheckpointWritten(*message))
 
         keep = {"kept": self.kept, "agreed_step": self.agreed_step(), "given_up": self.given_up, "uid": self.uid}
-        return {**keep, "on_publish": report}
+        return self._attempt(age, partial(write, **keep, on_publish=report), asked) is not None
 
-    def _attempt(self, age: Age, asked: bool, write: Callable[[], Written]) -> Written | None:
+    def _attempt(self, age: Age, write: Callable[[], Written], asked: bool) -> Written | None:
         """Return the result of ``write``; None: it failed, which is reported."""
         try:
             return write()

@@ -35,9 +35,7 @@ def released() -> Iterator[None]:
 
 
 def release_when(is_released: Callable[[], bool]) -> None:
-    """Let SIGTERM raise :class:`Released` from now on if ``is_released`` returns True; otherwise call the old
-    handler.
-    """
+    """Let SIGTERM raise :class:`Released` if ``is_released`` returns True, or else call the old handler."""
     if not _is_main():
         return
     before = signal.getsignal(signal.SIGTERM)
@@ -52,9 +50,7 @@ def release_when(is_released: Callable[[], bool]) -> None:
 
 
 def closed_at_end(loop: Generator[int, None, None]) -> Generator[int, None, None]:
-    """Return ``loop``, and close it at the end of the script: after ``break`` a variable (``bar = tqdm(loop)``) may
-    still hold it.
-    """
+    """Return ``loop``, and close it at the end of the script, when a variable (``bar = tqdm(loop)``) may hold it."""
     _loops[loop] = threading.get_ident()
     return loop
 

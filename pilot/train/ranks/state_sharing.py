@@ -35,9 +35,7 @@ _OTHER_DEVICE = (
 
 @dataclass(frozen=True)
 class StateSharing:
-    """One rank's part in sharing states. All methods raise :class:`~pilot.comm.channel.PeerGone` if the generation is
-    gone.
-    """
+    """One rank's part in sharing states; all methods raise :class:`PeerGone` if the generation is gone."""
 
     trainer: str
     training: Training
@@ -69,9 +67,7 @@ class StateSharing:
         return resumed, Newcomers.of(table, spreading, self.ranks_per_node)
 
     def spread(self, group: Membership, spreading: Spreading) -> None:
-        """Send the state of one rank to others; for a sharded model, each process of its node sends its shard to the
-        same local rank of other nodes.
-        """
+        """Send one rank's state to others, or each shard to the same local rank of other nodes."""
         arenas = [self._transfer(group, one) for one in by_local_rank(spreading, self.training.shards) if one.takers]
         for arena in filter(None, arenas):  # only once all have arrived: the shards of a node must be of one step
             arena.close_fd()
@@ -104,9 +100,7 @@ class StateSharing:
             raise PeerGone from None
 
     def _load(self, group: Membership) -> None:
-        """Load the newest checkpoint. If that fails, report it and wait for the next generation: another node may be
-        able to.
-        """
+        """Load the newest checkpoint, or report an error and wait for another node to load it in a new generation."""
         try:
             state = self.saver.load(
                 group, lambda text: self.link.send(wire.Remark(self.trainer, text)), self.training.rows_wanted()

@@ -1,6 +1,4 @@
-"""Prints our errors that end a user's script as one line with the place in the script, without a traceback; also notes,
-which end nothing.
-"""
+"""Prints our errors that end a script in one line with their place, without a traceback; also notes."""
 
 from __future__ import annotations
 
@@ -65,9 +63,7 @@ class _OneLine:
 
 @dataclass(frozen=True, slots=True)
 class _EndOfThread:
-    """A ``threading.excepthook`` like :class:`_OneLine`. Our error ends the process: others would wait for the
-    thread.
-    """
+    """A ``threading.excepthook`` like :class:`_OneLine`; our error ends the process, which others would wait for."""
 
     before: Callable[[threading.ExceptHookArgs], object]
 

@@ -1,1 +1,1 @@
-"""A step: its batches, sums and optimizers; what is compared and refused there, and undone if it is void."""
+"""A step: its batches, sums and optimizers; its comparisons and refusals, and its rollback if it is void."""

@@ -1,4 +1,4 @@
-"""Refuses what a script must not do in its loop because ranks would silently diverge; also if it runs alone."""
+"""Refuses actions of a script in its loop by which ranks would silently diverge; also if it runs alone."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class StepGuard:
 
     ``backward_ended``: called when a ``backward`` of the script returns. ``summed``: parameters whose gradients are
     sums over the ranks, until ``session.step`` uses them; a ``backward`` must not add to them. ``looping``: the script
-    is in the body of ``session.epochs``; ``passing``: it is there in its pass over the loader. (It may train something
-    of its own between two passes, such as a probe.)
+    is in the body of ``session.epochs``; ``passing``: it is in a pass over the loader there. (Between two passes it may
+    train something else, such as a probe.)
     """
 
     def __init__(self, steppers: Steppers) -> None:
@@ -65,7 +65,7 @@ class StepGuard:
 
     @contextmanager
     def session_steps(self) -> Iterator[None]:
-        """The step within is the session's."""
+        """Allow steps of the session's optimizers in the body, which are the session's own."""
         self._ours = True
         try:
             yield
@@ -84,7 +84,7 @@ class StepGuard:
                 f"an optimizer of the session steps another one in its own step ({type(optimizer).__name__}), whose"
                 " state would not reach the other nodes: pass that one to pilot.train.session, do the rest after"
                 " session.step, and pass the state of the outer one to session.track; if it steps copies of the"
-                " parameters (in float32), keep them, and what their step needs, in optimizer.state[parameter]"
+                " parameters (in float32), keep them and their state in optimizer.state[parameter]"
             )
         elif self.passing and _steps_parameters(optimizer):
             raise UserError(
@@ -120,7 +120,7 @@ class StepGuard:
             )
 
     def updated(self, scaler: torch.amp.GradScaler) -> None:
-        """Refuse an update that is not the session's; torch would say that it has seen no step."""
+        """Refuse an update that is not the session's, which torch would take for an update without a step."""
         if not self._ours and scaler.is_enabled() and any(scaler is one for one in self._scalers):
             raise UserError("the script calls scaler.update() in its loop: remove that; session.step does it")
 
@@ -140,52 +140,52 @@ class StepGuard:
             )
 
     def _wraps(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Whether it is a wrapper (Lookahead, SAM), which has one of the session's or its groups."""
+        """Return whether ``optimizer`` wraps one of the session's (Lookahead, SAM): it has that, or its groups."""
         around = vars(optimizer).values()
         ours = [*self._optimizers, *(one.param_groups for one in self._optimizers)]
         return any(one is other for one in around for other in ours)
 
 
 _in_loops: dict[int, StepGuard] = {}
-"""By thread."""
+"""The guards of running loops, by thread."""
 
 
 @cache
 def _watch() -> None:
     """Install the hooks once, before any step: torch calls hooks without a lock, so they must not change later."""
     register_optimizer_step_pre_hook(_before_step)
-    _tell(torch.optim.Optimizer, "__init__", StepGuard.created)
-    _tell(torch.optim.Optimizer, "zero_grad", StepGuard.zeroed)
-    _tell(LRScheduler, "__init__", StepGuard.scheduled)
-    _tell(torch.amp.GradScaler, "scale", StepGuard.scaled)
-    _tell(torch.amp.GradScaler, "update", StepGuard.updated, before=True)
-    _tell_of_backward()
+    _watch_method(torch.optim.Optimizer, "__init__", StepGuard.created)
+    _watch_method(torch.optim.Optimizer, "zero_grad", StepGuard.zeroed)
+    _watch_method(LRScheduler, "__init__", StepGuard.scheduled)
+    _watch_method(torch.amp.GradScaler, "scale", StepGuard.scaled)
+    _watch_method(torch.amp.GradScaler, "update", StepGuard.updated, before=True)
+    _watch_backward()
 
 
-def _tell(kind: type, method: str, said: Any, *, before: bool = False) -> None:
-    """Watch a method for which torch has no hooks; ``said`` is called after it, or ``before``."""
+def _watch_method(kind: type, method: str, callback: Any, *, before: bool = False) -> None:
+    """Watch a method for which torch has no hooks; call ``callback`` after it, or ``before``."""
     original = getattr(kind, method)
 
     @wraps(original)
-    def told(self: Any, *arguments: Any, **keywords: Any) -> Any:
+    def watched(self: Any, *arguments: Any, **keywords: Any) -> Any:
         guard = _in_loops.get(threading.get_ident())
         if guard is not None and before:
-            said(guard, self)
-        given = original(self, *arguments, **keywords)
+            callback(guard, self)
+        result = original(self, *arguments, **keywords)
         if guard is not None and not before:
-            said(guard, self)
-        return given
+            callback(guard, self)
+        return result
 
-    setattr(kind, method, told)
+    setattr(kind, method, watched)
 
 
-def _tell_of_backward() -> None:
-    """Watch ``backward``, apart from those within another one (of checkpoints)."""
+def _watch_backward() -> None:
+    """Watch ``backward``, except within another ``backward`` (of checkpointed activations)."""
     original = torch.autograd.backward
     within = threading.local()
 
     @wraps(original)
-    def told(*arguments: Any, **keywords: Any) -> None:
+    def watched(*arguments: Any, **keywords: Any) -> None:
         outer, within.any = getattr(within, "any", False), True
         try:
             guard = None if outer else _in_loops.get(threading.get_ident())
@@ -202,11 +202,11 @@ def _tell_of_backward() -> None:
                 )
             guard.backward_ended()
 
-    torch.autograd.backward = told
+    torch.autograd.backward = watched
 
 
 def _sums(summed: Sequence[torch.Tensor]) -> list[tuple[int, int]]:
-    """What changes if ``backward`` adds to the gradients."""
+    """Return the identities and versions of the gradients, which change if ``backward`` adds to them."""
     return [(id(p.grad), p.grad._version) if p.grad is not None else (0, 0) for p in summed]
 
 
@@ -216,5 +216,5 @@ def _before_step(optimizer: torch.optim.Optimizer, _arguments: Any, _keywords: A
 
 
 def _steps_parameters(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether it steps parameters, and not temporary tensors, as in an attack on the inputs."""
+    """Return whether ``optimizer`` steps parameters, not temporary tensors as in an attack on the inputs."""
     return any(isinstance(parameter, nn.Parameter) for parameter in parameters_of(optimizer))

@@ -1,27 +1,26 @@
-"""Restores what a forward pass, or the script between two steps, may change besides the optimizers' parameters, so that
-after a void step its batch runs again as if for the first time.
+"""Restores the values that a forward pass, or the script between two steps, may have changed, so that after a void step
+its batch runs again as if for the first time.
 
-This includes the models' buffers and extra states, all parameters (a script may decay weights before
-``session.step``) and which of them are trained, tracked objects, optimizers and schedulers, and ``session.state``
-without its long lists and large tensors. A successful step must cost almost nothing, so:
+These are the models' buffers and extra states, all parameters (a script may decay weights before ``session.step``) and
+which of them are trained, tracked objects, optimizers and schedulers, and ``session.state`` without its long lists and
+large tensors. A successful step must cost almost nothing, so:
 
 * Small values are copied when a step begins. Version counters would not suffice: batch norm's statistics and writes
   through ``.data`` do not change them.
-* Large values are copied only if they were seen to change between a step's beginning and its sum: their bits are
-  compared in the first step, and in epochs' first steps (a network may begin to grow in a later epoch). From then on
-  that is known, also to ranks that take over the state.
-* The rest is copied when a step turns out to be void, so what the script does after ``session.step`` is restored, too.
+* Large values are copied only if they have changed between a step's beginning and its sum before: their bits are
+  compared in the first step, and in epochs' first steps (a network may begin to grow in a later epoch). In these steps
+  all values are copied, large ones into host memory. Ranks that take over the state know which values change.
+* Other values are copied when a step turns out to be void, so changes after ``session.step`` are restored, too.
 
-If a batch has several phases (see :mod:`pilot.train.steps.step`), what was marked is what there was after the last one
-that counts. The script runs those before it again, each with its own values from then (``Training.phases``).
-
-Until it is known what changes, in those steps, all are copied: large ones into host memory, where there is space.
+If a batch has several phases (see :mod:`pilot.train.steps.step`), the snapshots are those after the last phase that
+counts. The script runs the phases before it again, each with its small values from then (``Training.phases``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -35,50 +34,50 @@ from pilot.train.state.training import Training
 from pilot.train.steps.snapshots import ObjectSnapshot, SmallUserState, Snapshot, StatePair, TensorSnapshot, mark_all
 
 _PARTS = 1000
-_FIRST_LOOKS = 4
-"""Looks in epochs' first steps take one of so many parts of the time, but for the first ones."""
+_FIRST_CHECKS = 4
+"""Checks in epochs' first steps take at most 1/1000 of the time, except for the first four."""
 FEW_GROUPS = 16
-"""So many groups of options cost less to copy than to think about."""
+"""Up to this number of groups, options cost less to copy than to compare."""
 
 
 class Rollback:
-    """The rollback of one session. It restores what was *marked*."""
+    """The rollback of one session, which restores its *marked* snapshots."""
 
     def __init__(self, training: Training) -> None:
         self._training = training
-        self._apart = training.steppers.apart
-        self._kept: list[Snapshot] | None = None
+        self._by_name = training.steppers.apart
+        self._snapshots: list[Snapshot] | None = None
         self._changing: list[Snapshot] = []
         self._of_script: list[ObjectSnapshot] = []
-        self._looking = False
+        self._checking = False
         self._epoch: int | None = None
-        self._spaced = Spaced(_PARTS, _FIRST_LOOKS)
+        self._spaced = Spaced(_PARTS, _FIRST_CHECKS)
 
     def begin(self) -> None:
-        """A step begins, or is repeated."""
-        is_first = self._kept is None
-        if self._kept is None:
-            self._kept = list(self._all())
-            for one in self._kept:
+        """Begin or repeat a step."""
+        is_first = self._snapshots is None
+        if self._snapshots is None:
+            self._snapshots = list(self._all())
+            for one in self._snapshots:
                 one.changes = one.small or one.name in self._training.changing
-            self._changing = [one for one in self._kept if one.changes]
-            self._of_script = [one for one in self._kept if isinstance(one, ObjectSnapshot) and one.of_script]
+            self._changing = [one for one in self._snapshots if one.changes]
+            self._of_script = [one for one in self._snapshots if isinstance(one, ObjectSnapshot) and one.of_script]
         begins = not is_first and self._epoch != self._training.position.epoch and self._spaced.is_due()
-        self._looking = is_first or begins
+        self._checking = is_first or begins
         self._epoch = self._training.position.epoch
         with self._spaced.doing() if begins else nullcontext():
             self.mark()
 
     def mark(self) -> None:
-        """Remember the current values."""
+        """Take snapshots of the current values."""
         mark_all(self._changing)
-        for one in self._others() if self._looking else ():
+        for one in self._others() if self._checking else ():
             one.bits_before = one.bits()
             one.mark()
 
-    def seen(self) -> None:
-        """Forward and backward are over: what changed in the first step will change in others."""
-        for one in self._others() if self._looking else ():
+    def note_changes(self) -> None:
+        """Note which values have changed in forward and backward: they will change in other steps, too."""
+        for one in self._others() if self._checking else ():
             if one.bits() == one.bits_before:
                 one.forget()
             else:
@@ -87,25 +86,25 @@ class Rollback:
                 self._training.changing.add(one.name)
 
     def hold(self) -> None:
-        """The step is void: what the script changes from now on will be restored, too."""
+        """Take snapshots of the other values, because the step is void: changes from now on will be restored, too."""
         mark_all(self._others())
 
     def back(self) -> None:
-        """Restore the marked values."""
-        for one in self._kept or ():
+        """Restore the snapshots."""
+        for one in self._snapshots or ():
             one.back()
         for one in self._others():
-            one.forget()  # copies are kept only of what each step changes
+            one.forget()  # only values that each step changes keep a copy
         self._training.tell_restored()
 
     def phase_ends(self) -> None:
-        """An optimizer was stepped for the batch, and another one may follow."""
+        """End a phase: save the script's values after it, and take snapshots, because another phase may follow."""
         self._training.phases.append({one.name: one.marked for one in self._of_script if one.marked is not None})
         self.mark()
 
     def repeats(self, phase: int) -> None:
-        """The script runs phase ``phase`` of the batch again, which counts: its own values are what they were then, so
-        that it decides the same. (Marked are those after the last such phase.)
+        """Restore the script's values for phase ``phase``, which counts, and which the script runs again: so it decides
+        the same. (The snapshots are of the last phase that counts.)
         """
         then = self._training.phases[phase]
         for one in self._of_script:
@@ -114,12 +113,12 @@ class Rollback:
         self._training.tell_restored()
 
     def _others(self) -> list[Snapshot]:
-        """What no step was seen to change."""
-        return [one for one in self._kept or () if not one.changes]
+        """Return the snapshots of values that no step has changed."""
+        return [one for one in self._snapshots or () if not one.changes]
 
     def reset(self) -> None:
-        """Other parameters are trained."""
-        self._kept = None
+        """Collect the values anew in the next step, because other parameters may be trained."""
+        self._snapshots = None
 
     def _all(self) -> Iterator[Snapshot]:
         stepped = {id(parameter) for parameter in self._training.trained.trained().values()}
@@ -129,10 +128,8 @@ class Rollback:
             for key, parameter in module._parameters.items():
                 if parameter is not None and id(parameter) not in stepped:
                     yield TensorSnapshot(f"{name}.{key}", module._parameters, key)
-            if _has_extra_state(module):
-                yield ObjectSnapshot(
-                    f"extra state of {name}", StatePair(partial(_extra_state, module), partial(_set_extra, module))
-                )
+            if type(module).get_extra_state is not nn.Module.get_extra_state:
+                yield ObjectSnapshot(f"extra state of {name}", _ExtraState(module))
         for name, tracked in self._training.tracked.items():
             yield ObjectSnapshot(f"tracked {name}", tracked)
             for path, module in tracked.named_modules() if isinstance(tracked, nn.Module) else ():
@@ -144,12 +141,12 @@ class Rollback:
         yield ObjectSnapshot("session.state", SmallUserState(self._training.user), small=True)
 
     def _stepped(self) -> Iterator[ObjectSnapshot]:
-        """What is trained and how, which few scripts change in a step, by setting a rate, scaling a momentum or
-        replacing it: handled like large values, unless that costs next to nothing.
+        """Yield the set of trained parameters, and the states and options of optimizers. Few scripts change these in a
+        step (by setting a rate, scaling a momentum), so they are handled like large values, unless they are small.
         """
         training, steppers = self._training, self._training.steppers
         trained = StatePair(training.trained.capture, training.trained.restore)
-        yield ObjectSnapshot("what is trained", trained, small=self._apart, of_script=False)
+        yield ObjectSnapshot("what is trained", trained, small=self._by_name, of_script=False)
         stepped = StatePair(steppers.capture, training.put_stepped)
         yield ObjectSnapshot("what is stepped", stepped, small=False, copy=in_host_memory)
         few = len(list(steppers.groups())) <= FEW_GROUPS
@@ -157,14 +154,14 @@ class Rollback:
         yield ObjectSnapshot("the optimizers' options", options, small=few, of_script=False)
 
 
-def _has_extra_state(module: nn.Module) -> bool:
-    """Whether it has defined one."""
-    return type(module).get_extra_state is not nn.Module.get_extra_state
+@dataclass(frozen=True, slots=True)
+class _ExtraState:
+    """The extra state of a module as a state dict."""
 
+    module: nn.Module
 
-def _extra_state(module: nn.Module) -> dict[str, Any]:
-    return {"extra": module.get_extra_state()}
+    def state_dict(self) -> dict[str, Any]:
+        return {"extra": self.module.get_extra_state()}
 
-
-def _set_extra(module: nn.Module, state: dict[str, Any]) -> None:
-    module.set_extra_state(state["extra"])
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.module.set_extra_state(state_dict["extra"])

@@ -1,4 +1,4 @@
-"""What :class:`~pilot.train.steps.rollback.Rollback` restores: how each kind is copied, compared and put back."""
+"""Snapshots of the values that :class:`~pilot.train.steps.rollback.Rollback` restores: copied, compared, put back."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from pilot.train.state.block import encoded
 from pilot.train.state.loading import Stateful, filled, load
 
 SMALL_BYTES = 1 << 20
-"""Size of one tensor, or of all of a tracked object, below which copying is cheaper than checking."""
+"""Size of a tensor, or of a tracked object, up to which copying is cheaper than checking."""
 _MOST = 1000
 _DEPTH = 8
-"""How many values a list, set or dict of ``session.state`` may hold, in all, and how deep, to be copied in no time."""
+"""The number and depth of values in a collection in ``session.state`` up to which copying takes almost no time."""
 _PLAIN = (bool, int, float, str, bytes, bytearray, NoneType, np.number, np.bool_)
 
 
 @dataclass(eq=False)
 class TensorSnapshot:
-    """A tensor of a module, which a forward pass may change or replace; or, if it is ``trained``, a parameter that an
-    optimizer trains, and that the script may change, too.
+    """The snapshot of a tensor in a module, which a forward pass may change or replace; or, if it is ``trained``, of a
+    parameter that an optimizer trains, and that the script may change, too.
 
-    ``changes``: it may change in a forward pass; ``bits_before``: its previous value, while that is not known yet.
+    ``changes``: the tensor may change in a forward pass; ``bits_before``: its value, while that is not known yet.
     """
 
     name: str
@@ -56,7 +56,7 @@ class TensorSnapshot:
 
     @property
     def resized(self) -> bool:
-        """Whether its shape was changed in place since it was marked."""
+        """Whether the tensor's shape was changed in place since the snapshot."""
         return self.tensor is not None and self.copy is not None and local_of(self.tensor).shape != self.copy.shape
 
     def bits(self) -> Any:
@@ -67,7 +67,7 @@ class TensorSnapshot:
         self.copy = None if self.tensor is None else self._copied(local_of(self.tensor).detach())
 
     def _copied(self, tensor: torch.Tensor) -> torch.Tensor:
-        """On a GPU there may be no space for copies of all large ones, and of all that is trained."""
+        """Return a copy; in host memory if it is large or trained, because a GPU may have no space for all of these."""
         on_device = self.small or (self.changes and not self.trained)
         return tensor.clone() if on_device else tensor.to("cpu", copy=True)
 
@@ -88,14 +88,14 @@ class TensorSnapshot:
 
 
 class ObjectSnapshot:
-    """What has a state. ``changes``, ``bits_before``: see :class:`TensorSnapshot`.
+    """The snapshot of an object's state dict. ``changes``, ``bits_before``: see :class:`TensorSnapshot`.
 
     Parameters
     ----------
-    stateful : what has it
-    small : whether it is small however large it is; None: by its size
-    of_script : the script may keep in it what it decides by, if it is small
-    copy : copies its state
+    stateful : the object
+    small : whether to treat it as small; None: by its size
+    of_script : whether the script may base decisions on it, if it is small
+    copy : copies the state dict
     """
 
     def __init__(
@@ -138,8 +138,7 @@ class ObjectSnapshot:
             self.put(self.marked)
 
     def put(self, state: dict[str, Any]) -> None:
-        """Give it this state."""
-        # Unchanged values are not written: a graph that the step still needs would notice.
+        """Load ``state`` into the object, if it differs: a graph that the step still needs would notice a write."""
         if self._bits_of(state) != self.bits():
             load(copied(state), into=self._stateful)
 
@@ -152,14 +151,14 @@ Snapshot = TensorSnapshot | ObjectSnapshot
 
 @dataclass(frozen=True, slots=True)
 class StatePair:
-    """A state that two functions read and write."""
+    """A stateful object made of two functions."""
 
     state_dict: Callable[[], dict[str, Any]]
     load_state_dict: Callable[[dict[str, Any]], Any]
 
 
 class SmallUserState:
-    """Of ``session.state`` what is copied in no time, up to :data:`SMALL_BYTES`; of the rest the keys."""
+    """The values of ``session.state`` that are quick to copy, up to :data:`SMALL_BYTES`; the keys of others."""
 
     def __init__(self, values: dict[str, Any]) -> None:
         self._values = values
@@ -181,7 +180,7 @@ class SmallUserState:
 
 
 def _bytes_of_few(value: Any) -> int | None:
-    """Of what is copied in no time; None: it is something else."""
+    """Return the size of a value that takes almost no time to copy; None for any other value."""
     few = list(islice(_leaves(value, _DEPTH), _MOST + 1))
     if len(few) > _MOST or not all(map(_is_plain, few)):
         return None
@@ -202,10 +201,10 @@ def _leaves(value: Any, depth: int) -> Iterator[Any]:
             yield from _leaves(one, depth - 1)
 
 
-def mark_all(kept: Iterable[Snapshot]) -> None:
-    """Mark all, with one call for the tensors of a type that have not moved: a GPU copies these all at once."""
+def mark_all(snapshots: Iterable[Snapshot]) -> None:
+    """Take all snapshots, with one call for tensors of a type that have not moved: a GPU copies these at once."""
     alike: defaultdict[tuple[torch.device, torch.dtype], list[tuple[torch.Tensor, torch.Tensor]]] = defaultdict(list)
-    for one in kept:
+    for one in snapshots:
         if (
             isinstance(one, TensorSnapshot)
             and one.copy is not None

@@ -2,20 +2,16 @@
 
 A step has one *phase*, in which all optimizers are stepped together; or, if they are stepped by name, one phase per
 optimizer that the script steps for the batch. It ends when the script asks for the next batch. If the group breaks in a
-phase, the batch runs again: optimizers that were stepped by then are not stepped again, and what the script did around
-that is rolled back (:mod:`pilot.train.steps.rollback`).
+phase, the batch runs again: optimizers that were stepped are not stepped again, and the script's other changes are
+rolled back (:mod:`pilot.train.steps.rollback`).
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
-from typing import TypeVar
 
 import torch
 
-from pilot.comm.channel import PeerGone
 from pilot.core.errors import UserError
 from pilot.train.data import rng
 from pilot.train.data.rehearsal import Rehearsal
@@ -34,25 +30,22 @@ from pilot.train.steps.alarm import Alarm
 from pilot.train.steps.comparison import Comparison
 from pilot.train.steps.guards import StepGuard
 from pilot.train.steps.rollback import Rollback
+from pilot.train.steps.sums import StepSums
 from pilot.train.steps.weights import Weights
 
-_Result = TypeVar("_Result")
 Number = torch.Tensor | float | None
-IsLast = Callable[[StepShare, int], bool]
-"""Whether the training's last step has this share, in a group of this size; the same on all ranks."""
 
 
 class Step:
     """One rank's steps, one after the other.
 
-    ``is_stopping``: whether this rank wants no step after the current one. ``waited_s`` is how long this process has
-    waited for sums in total. ``rehearsal``: who rehearses in the group's first step; ``rehearsed``: called after it;
-    ``uncertain``: the ranks that take part in it without having been compared.
+    ``rehearsal``: of the group's first step, after which ``rehearsed`` is called; ``uncertain``: the ranks that take
+    part in it without having been compared; ``revision``: of the group when the step began.
 
     Parameters
     ----------
-    seed : for the ranks' random generators
-    metrics : where measurements go
+    seed : seed of the ranks' random generators
+    metrics : gets the measurements of each step
     ties : to the other processes of the node
     """
 
@@ -76,7 +69,7 @@ class Step:
         self._seed = seed
         self._metrics = metrics
         self._of_step: dict[str, float] = {}
-        self._apart = training.steppers.apart
+        self._by_name = training.steppers.apart
         self._alarm = Alarm(training, ties)
         self.rehearsal: Rehearsal | None = None
         self.rehearsed: Callable[[], None] = lambda: None
@@ -84,7 +77,7 @@ class Step:
         self._comparison = Comparison(training)
         self._share: StepShare | None = None
         self._member: Membership | None = None
-        self._revision = 0
+        self.revision = 0
         self._batch = 0
         self._trains_others = False
         self._stepped = True  # the batch had its session.step
@@ -96,13 +89,9 @@ class Step:
         self._words: Words | None = None
         self._loss: float | torch.Tensor = 0.0
         self.logs: list[MetricLog] = []
-        self._weights = Weights(together=not self._apart)
+        self._weights = Weights(together=not self._by_name)
         self.max_norm: float | None = None
-        self.is_stopping: Callable[[], bool] = lambda: False
-        self.is_last: IsLast = lambda _share, _size: False  # the last step is not known
-        self.waited_s = 0.0
-
-    # --- around it ---------------------------------------------------------------------------------------------------
+        self.summing = StepSums(training, group, exchanges, self._alarm, self._comparison, self._weights)
 
     @property
     def is_open(self) -> bool:
@@ -116,55 +105,50 @@ class Step:
 
     @property
     def samples(self) -> int:
-        """Of the batch that the script has and has not stepped for; 0 if it has none."""
+        """The number of samples of the script's batch, before its ``session.step``; 0 after it."""
         start, stop = (0, 0) if self._share is None or self._stepped else self._share.batches[self._batch]
         return stop - start
 
     @property
     def samples_of_all(self) -> int:
-        """Of the step, on all ranks; 0 if it has ended."""
+        """The number of the step's samples on all ranks; 0 between steps."""
         return self._share.total if self._share is not None else 0
 
     @property
     def has_stepped(self) -> bool:
-        """Whether an optimizer was stepped in this run of the batch, so that others may follow."""
+        """Whether an optimizer was stepped for this batch, so that others may follow."""
         return self._share is not None and self._phases > 0
 
     @property
     def is_void(self) -> bool:
-        """Whether the step failed, while the script is still busy with its batch. (One that does not count did not.)"""
+        """Whether the group broke in this step, while the script is still busy with its batch."""
         return self._share is not None and self._void and self._counts
 
     @property
     def member(self) -> Membership:
-        """The membership of the current step, even if its group is gone by now; otherwise the current one."""
+        """The membership of the current step, even if its group is gone; between steps that of the group in force."""
         return self._member or self._group.enter()
 
-    @property
-    def revision(self) -> int:
-        """The revision of the group when the step began."""
-        return self._revision
-
     def trains_on(self, dataset: object) -> None:
-        """The dataset that the loader takes its samples from."""
-        self._alarm.held.trains_on(dataset)
+        """Set the dataset from which the loader takes samples."""
+        self._alarm.replicated.trains_on(dataset)
 
     def renew(self) -> None:
-        """Other parameters may be trained from now on: on all ranks, between the same two steps."""
+        """Exchange other parameters from now on if these are trained; called on all ranks, between the same steps."""
         if self._exchanges.renew():
             self._group.attach()
             self._rollback.reset()
             self._trains_others = True
 
     def begin(self, share: StepShare, batch: int, *, counts: bool = True) -> None:
-        """The script gets micro-batch ``batch`` of ``share`` next. A step that does not count is void from its
-        beginning, and the other ranks do not know about it.
+        """Begin micro-batch ``batch`` of ``share``. A step that does not count is void from its beginning, and the
+        other ranks do not know about it.
         """
         if not self._stepped:
             raise UserError(_NO_STEP)
         if batch == 0:
             self._rollback.begin()
-            self._member, self._revision = self._group.enter(), self._group.revision
+            self._member, self.revision = self._group.enter(), self._group.revision
             self._weights.begin(self._training.position.weight, share)
             self._void, self._phases, self._loss, self.max_norm, self._words = not counts, 0, 0.0, None, None
             self._counts = counts
@@ -173,11 +157,11 @@ class Step:
             elif self._again:
                 self._rollback.repeats(0)
         group, rehearsal = self.member, self.rehearsal if counts else None
-        # Per micro-batch, so that how its samples were loaded does not affect what the model draws.
+        # Per micro-batch, so that the loading of samples does not affect the model's random numbers.
         rng.seed_all(mix(self._seed, self._training.position.step, self._draws_as, *([batch] if batch else [])))
         self._share, self._batch, self._stepped, self._counted = share, batch, False, None
         self._guard.passing = True
-        self._alarm.held.forward_begins()
+        self._alarm.replicated.forward_begins()
         if batch == 0:
             alone = not counts or group.size == len(share.batches) == 1
             ring = self._group.ring if counts else lambda: None
@@ -192,7 +176,7 @@ class Step:
             exchange.begin_batch(share.weight(batch), last=batch + 1 == len(share.batches))
 
     def end_batch(self) -> None:
-        """The script is done with the batch."""
+        """End the batch: undo a void step, or close the step if its optimizers are stepped by name."""
         if self._share is None or not self._stepped:
             return
         if self._void:
@@ -200,23 +184,21 @@ class Step:
             self._share = self._member = None
             if not self._counts:
                 self._rollback.reset()
-        elif not self._apart:
+        elif not self._by_name:
             return
         elif self._phases < self._training.position.phase:
             raise UserError(
-                "the script stepped fewer optimizers for this batch than it did before a node was lost: which ones are"
-                " stepped must depend only on what is the same on all ranks (session.steps, session.state)"
+                "the script stepped fewer optimizers for this batch than it did before a node was lost: choose"
+                " them only by values that are the same on all ranks (session.steps, session.state)"
             )
         else:
             self._close(self._share)
 
-    # --- what the script calls ---------------------------------------------------------------------------------------
-
     def sum(self, loss: Number, name: str | None, weight: Number) -> bool:
         """See :meth:`Session.sum <pilot.train.session.Session.sum>`."""
-        self._expect_batch()
+        share = self._expect_batch()
         if self._counted is None:
-            self._count(loss, name, weight)
+            self._count(share, loss, name, weight)
         if self._again:
             self._void_gradients(self._counted or [])
         elif self._sums is None and not self.has_more:
@@ -229,7 +211,7 @@ class Step:
         """See :meth:`Session.step <pilot.train.session.Session.step>`."""
         share = self._expect_batch()
         if self._counted is None:
-            self._count(loss, name, weight)
+            self._count(share, loss, name, weight)
         elif (
             loss is not None
             or weight is not None
@@ -249,11 +231,9 @@ class Step:
             self._give_up()
             return False
         self._apply(steppers, words, share)
-        if not self._apart:
+        if not self._by_name:
             self._close(share)
         return True
-
-    # --- its parts ---------------------------------------------------------------------------------------------------
 
     @property
     def _again(self) -> bool:
@@ -262,7 +242,7 @@ class Step:
 
     @property
     def _parts(self) -> int:
-        """Among how many ranks the step's samples are divided."""
+        """The number of ranks among which the step's samples are divided."""
         return self.member.size if self.rehearsal is None else self.rehearsal.parts
 
     @property
@@ -273,21 +253,21 @@ class Step:
 
     @property
     def _held(self) -> bool:
-        """Whether only after backward it is known which gradients count."""
+        """Whether the weights of gradients are known only after backward."""
         return self._weights.possible and self._training.sharding is None
 
     def _expect_batch(self) -> StepShare:
-        if self._share is None or (self._stepped and not self._apart):
+        if self._share is None or (self._stepped and not self._by_name):
             raise UserError(
                 "session.step needs a batch of session.loader, and each batch needs one session.step; to step several"
                 " times for a batch, give pilot.train.session a dict of the optimizers, by name"
             )
         return self._share
 
-    def _count(self, loss: Number, name: str | None, weight: Number) -> None:
-        """Count the batch; after the step's last batch get the sums over the group (None if it broke)."""
+    def _count(self, share: StepShare, loss: Number, name: str | None, weight: Number) -> None:
+        """Count the batch, and sum gradients over the group after the step's last batch."""
         self._counted = steppers = self._training.steppers.named(name)
-        self._alarm.held.forward_ended()
+        self._alarm.replicated.forward_ended()
         self._group.next_steps.forward_ends()
         if weight is not None and self._training.sharding is not None:
             raise UserError(
@@ -307,72 +287,18 @@ class Step:
         if self._counts:
             self._training.trained.check_step()
         if not self._again and not self._void:
-            self._rollback.seen()
-            self._sums = self._summed(steppers)
+            self._rollback.note_changes()
+            self._sums = self.summing.sum(steppers, share, self.member, self.rehearsal, self._loss)
+            if self._sums is not None:  # now all ranks draw the same numbers: noise on the sums, or in an optimizer
+                step, phase = self._training.position.step, self._phases
+                rng.seed_all(mix(self._seed, step, phase, rng.OF_ALL_RANKS))
         self._loss = 0.0
-
-    def _summed(self, steppers: list[Stepper]) -> Words | None:
-        position, size = self._training.position, self.member.size
-        is_last = self._share is not None and self.is_last(self._share, size)
-        checksum = 0 if position.phase else self._alarm.checksum(position.step, self.member, is_last=is_last)
-        words: Words | None = None
-        for stepper in steppers:
-            words = self._sum_of(stepper, checksum)
-            if words is None or not self._alarm.compare(words, position.step, self._group, size):
-                return None
-            checksum = 0
-        try:
-            self._compare(steppers)
-        except PeerGone:
-            return None
-        # From here on all ranks draw the same numbers: noise on the sums, or in an optimizer.
-        rng.seed_all(mix(self._seed, position.step, self._phases, rng.OF_ALL_RANKS))
-        return words
-
-    def _compare(self, steppers: list[Stepper]) -> None:
-        """Compare the gradients with those of others, before they are used."""
-        difference = self._group.next_steps.summed(steppers)
-        if self._group.next_steps.compares:
-            self._comparison.with_earlier(difference, self._group)
-        if self.rehearsal is not None:
-            self._comparison.with_others(self.rehearsal, self._exchanges.parameters(steppers), self._group)
-
-    def _sum_of(self, stepper: Stepper, checksum: int) -> Words | None:
-        number = self._exchanges.number(stepper)
-        if self._apart and not self._selected(number):
-            return None
-        exchange = self._exchanges.each[number]
-        exchange.flush()
-        words = self._group.words(float(self._loss)).with_checksum(checksum)
-        exchange.finish(replace(words, weight=self._weights.local, stop=float(self.is_stopping())))
-        return self._weights.checked(exchange.take()) if self._waited(self._group.summed) else None
-
-    def _selected(self, number: int) -> bool:
-        """Whether all ranks are about to sum the same arena."""
-        try:
-            numbers = self._waited(lambda: self._group.select(number))
-        except PeerGone:
-            return False
-        if other := next((rank for rank, one in enumerate(numbers) if one != numbers[0]), 0):
-            names = [stepper.name for stepper in self._training.steppers]
-            raise UserError(
-                f"rank 0 steps {names[numbers[0]]!r} and rank {other} steps {names[numbers[other]]!r}: which optimizer"
-                " is next must depend only on what is the same on all ranks (session.steps, session.state)"
-            )
-        return True
-
-    def _waited(self, call: Callable[[], _Result]) -> _Result:
-        began_s = time.monotonic()
-        try:
-            return call()
-        finally:
-            self.waited_s += time.monotonic() - began_s
 
     def _apply(self, steppers: list[Stepper], words: Words, share: StepShare) -> None:
         if self.max_norm is not None:
             self._of_step["grad_norm"] = self._training.clip(self.max_norm, steppers)
             self.max_norm = None
-        if self._trains_others and not self._apart:
+        if self._trains_others and not self._by_name:
             self._training.trained.check_frozen()
             self._trains_others = False
         with self._guard.session_steps():
@@ -383,12 +309,12 @@ class Step:
         self._of_step |= {label: words.loss} | self._training.metrics()
         self._metrics |= self._of_step
         self._words = words
-        if self._apart:
+        if self._by_name:
             self._rollback.phase_ends()
         self._passed(steppers)
 
     def _pass_over(self, steppers: list[Stepper]) -> bool:
-        """It was done before, and still counts."""
+        """Skip the steps of a phase that was done before and still counts."""
         self._void_gradients(steppers)
         self._rollback.back()
         self._rollback.mark()
@@ -403,14 +329,14 @@ class Step:
 
     def _passed(self, steppers: list[Stepper]) -> None:
         self._phases += 1
-        if self._apart:
+        if self._by_name:
             self._exchanges.only(steppers)
             # For the next optimizer's loss, each rank draws its own numbers again.
             rng.seed_all(mix(self._seed, self._training.position.step, self._draws_as, self._phases))
 
     def _give_up(self) -> None:
-        """The group broke: neither this phase counts nor what follows for this batch. The script continues with the
-        values that its graphs were built from, until it gets the batch again.
+        """Make the step void, because the group broke. The script continues with the present values, from which its
+        graphs were built, until it gets the batch again.
         """
         for exchange in self._exchanges.each:
             exchange.drop()

@@ -1,9 +1,9 @@
 """The weight of a batch's gradient in its step: its number of samples, or the weight given by the script.
 
-A weight (such as the number of tokens that a loss is averaged over) is known after the batch's forward pass, and a
-step's total only when all ranks have sent theirs. So if steps have weights, gradients are held back until
-``session.step``; the ranks sum w·g and, with the step's words, w; and each divides one by the other. The first step
-shows whether a script gives weights, so its gradients are held back, too.
+A weight (such as the number of tokens in a mean loss) is known after the batch's forward pass, and a step's total only
+when all ranks have sent theirs. So if steps have weights, gradients are held until ``session.step``; the ranks sum w·g
+and, with the step's words, w; and each divides one by the other. The first step, which shows whether a script gives
+weights, is held, too.
 
 To stay in the range of the type in which gradients are sent, weights are divided by the previous step's sum of weights,
 which is part of the state.
@@ -22,11 +22,7 @@ from pilot.train.state.session_checks import number
 
 
 class Weights:
-    """One rank's weights in one step.
-
-    ``possible``: the script gives weights, or may do so in this first step; ``local``: the sum on this rank so far;
-    ``together``: all optimizers are stepped together.
-    """
+    """One rank's weights in a step, with the sum so far, ``local``; ``together``: no optimizer is stepped by name."""
 
     def __init__(self, *, together: bool) -> None:
         self._together = together
@@ -36,19 +32,17 @@ class Weights:
         self._share: StepShare | None = None
 
     def begin(self, before: float | None, share: StepShare) -> None:
-        """A step begins; ``before``: the sum of the previous step's weights, see
-        :class:`~pilot.train.state.training.Position`.
-        """
+        """Begin a step; ``before``: the sum of the previous step's weights (0: it had none; None: no step before)."""
         self.local, self._given = 0.0, False
         self._before, self._share = before, share
 
     @property
     def possible(self) -> bool:
-        """See the class."""
+        """Whether the script gives weights, or may do so in this first step."""
         return self._together and self._before != 0
 
     def factor(self, batch: int, weight: SupportsFloat | None) -> float:
-        """The factor for the mean gradient of micro-batch ``batch``, for which the script gives ``weight``."""
+        """Return the factor for the mean gradient of micro-batch ``batch``, for which the script gives ``weight``."""
         assert self._share is not None
         if not self._together and weight is not None:
             raise UserError("session.step: weight= cannot be combined with optimizers that are stepped by name")
@@ -65,7 +59,7 @@ class Weights:
         return factor
 
     def checked(self, words: Words) -> Words:
-        """The step's words, with the loss averaged as well, and the weight in the script's unit."""
+        """Return the step's words, with the loss averaged as well, and the weight in the script's unit."""
         if words.weight and not self._given:
             raise UserError("session.step was called with weight= on one rank and without on another")
         if self._given and not words.weight:

@@ -15,10 +15,10 @@ from pilot.agent.events_effects import (
     KillRank,
     KillWorker,
     LogLine,
+    ProcessFailed,
     RankEnded,
     Send,
     SendToWorker,
-    Stopped,
     Ticked,
     Watch,
     Watched,
@@ -114,7 +114,7 @@ def test_a_second_order_for_a_worker_that_runs_starts_no_other(joined: Machine) 
     assert joined.order(ORDER) == [Send(wire.WorkerReady("t1", 0.0))]
 
 
-def test_a_worker_that_is_told_to_stop_has_time_to_end_by_itself(up: Machine) -> None:
+def test_a_worker_with_an_order_to_stop_has_time_to_end_by_itself(up: Machine) -> None:
     stop = StopWorker("t1", "", "finished")
     assert up.order(stop) == [SendToWorker("t1", stop)]
     assert up.after(STOP_LIMIT_S - 1) == []
@@ -123,7 +123,7 @@ def test_a_worker_that_is_told_to_stop_has_time_to_end_by_itself(up: Machine) ->
 
 
 @pytest.mark.parametrize(
-    ("end", "told"),
+    ("end", "report"),
     [
         (WorkerEnded("t1", 0, ""), ("stopped", "its script has ended")),
         (
@@ -139,14 +139,14 @@ def test_a_worker_that_is_told_to_stop_has_time_to_end_by_itself(up: Machine) ->
     ],
 )
 def test_what_comes_after_the_loop_has_the_time_that_it_is_given(
-    up: Machine, end: WorkerEnded, told: tuple[str, str]
+    up: Machine, end: WorkerEnded, report: tuple[str, str]
 ) -> None:
     up.order(StopWorker("t1", "", "finished", 60.0))
     assert up.after(59.0) == []
-    (said,) = up.take(end)
-    assert isinstance(said, Send)
-    assert isinstance(said.message, wire.WorkerExited)
-    assert (said.message.cause, said.message.detail[: len(told[1])]) == told
+    (sent,) = up.take(end)
+    assert isinstance(sent, Send)
+    assert isinstance(sent.message, wire.WorkerExited)
+    assert (sent.message.cause, sent.message.detail[: len(report[1])]) == report
 
 
 def test_what_a_worker_measures_is_kept_for_the_next_heartbeat(up: Machine) -> None:
@@ -155,39 +155,31 @@ def test_what_a_worker_measures_is_kept_for_the_next_heartbeat(up: Machine) -> N
     assert up.state.step_times == {"t1": wire.StepTimes(21, 160, 4.0, 10.0)}
 
 
-def test_what_comes_after_the_loop_is_cut_and_that_is_said(up: Machine) -> None:
-    up.order(StopWorker("t1", "", "finished", 60.0))
-    assert up.after(60.0) == [KillWorker("t1")]
-    cut = "its code after the training loop was stopped after 60 s (--after-loop-s)"
-    assert up.take(WorkerEnded("t1", -9, "")) == [Send(wire.WorkerExited("t1", "died", cut))]
+FINISHED, CANCELLED = StopWorker("t1", "", "finished", 60.0), StopWorker("t1", "", "cancelled")
+SHUT_DOWN = StopWorker("t1", "", "the pool was shut down", 20.0)
+CUT = "its code after the training loop was stopped after {} s ({})"
 
 
-def test_what_comes_after_the_loop_has_less_time_when_the_pool_is_shut_down(up: Machine) -> None:
-    up.order(StopWorker("t1", "", "finished", 600.0))
-    assert up.after(10.0) == []
-    shut_down = StopWorker("t1", "", "the pool was shut down", 20.0)
-    assert up.order(shut_down) == [SendToWorker("t1", shut_down)]
-    assert up.after(19.0) == []
+@pytest.mark.parametrize(
+    ("orders", "within_s", "cause", "detail"),
+    [
+        ([CANCELLED], STOP_LIMIT_S, "stopped", "cancelled"),
+        ([FINISHED], 60.0, "died", CUT.format(60, "--after-loop-s")),
+        ([FINISHED, SHUT_DOWN], 20.0, "died", CUT.format(20, "the pool was shut down")),
+        ([FINISHED, CANCELLED], STOP_LIMIT_S, "stopped", "cancelled"),
+    ],
+)
+def test_a_worker_that_does_not_stop_in_time_is_killed_once(
+    up: Machine, orders: list[StopWorker], within_s: float, cause: str, detail: str
+) -> None:
+    """The last order counts, also if it leaves less time than the one before."""
+    for order in orders:
+        assert up.order(order) == [SendToWorker("t1", order)]
+        assert up.after(10.0) == []
+    assert up.after(within_s - 11.0) == []
     assert up.after(1.0) == [KillWorker("t1")]
-    cut = "its code after the training loop was stopped after 20 s (the pool was shut down)"
-    assert up.take(WorkerEnded("t1", -9, "")) == [Send(wire.WorkerExited("t1", "died", cut))]
-
-
-def test_what_comes_after_the_loop_ends_soon_after_a_cancel(up: Machine) -> None:
-    up.order(StopWorker("t1", "", "finished", 600.0))
-    assert up.after(10.0) == []
-    cancel = StopWorker("t1", "", "cancelled")
-    assert up.order(cancel) == [SendToWorker("t1", cancel)]
-    assert up.after(STOP_LIMIT_S - 1) == []
-    assert up.after(1.0) == [KillWorker("t1")]
-    assert up.take(WorkerEnded("t1", -9, "")) == [Send(wire.WorkerExited("t1", "stopped", "cancelled"))]
-
-
-def test_a_worker_that_does_not_stop_is_killed_once(up: Machine) -> None:
-    up.order(StopWorker("t1", "", "cancelled"))
-    assert up.after(STOP_LIMIT_S) == [KillWorker("t1")]
-    assert up.after(1) == []
-    assert up.take(WorkerEnded("t1", -9, "")) == [Send(wire.WorkerExited("t1", "stopped", "cancelled"))]
+    assert up.after(1.0) == []
+    assert up.take(WorkerEnded("t1", -9, "")) == [Send(wire.WorkerExited("t1", cause, detail))]
 
 
 def test_a_worker_that_still_imports_is_killed_at_once(joined: Machine) -> None:
@@ -231,7 +223,7 @@ def test_orders_about_what_is_not_there_are_answered(joined: Machine) -> None:
 # --- groups ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_group_that_breaks_is_killed_and_told_once(training: Machine) -> None:
+def test_a_group_that_breaks_is_killed_and_reported_once(training: Machine) -> None:
     reason = "its rank process ended with status 9: bad termination"
     assert training.take(RankEnded("t1", 1, 9, "\nbad termination\n")) == [
         KillRank("t1", 1),
@@ -268,7 +260,7 @@ def test_a_worker_that_leaves_its_rank_process_and_does_not_end_breaks_its_group
     assert training.after(STOP_LIMIT_S) == []
 
 
-def test_the_end_of_a_generation_after_a_switch_is_no_news(training: Machine) -> None:
+def test_the_end_of_a_generation_after_a_switch_is_not_reported(training: Machine) -> None:
     training.order(join(2))
     assert training.state.inventory() == [("t1", "", 1, 0, True)]
     assert training.take(RankEnded("t1", 1, 0, "")) == []
@@ -286,42 +278,43 @@ def test_a_younger_generation_can_break_without_the_one_that_trains(training: Ma
     )
 
 
-def test_a_stopped_rank_process_breaks_its_group_and_a_stopped_worker_dies(training: Machine) -> None:
-    reason = "a rank process was stopped (SIGSTOP) for 6 s"
-    assert training.take(Stopped("t1", 1, 6.0))[-1] == Send(wire.GroupBroken("t1", 1, reason))
-    assert training.take(Stopped("t1", 0, 7.0)) == [KillWorker("t1")]
+def test_a_rank_process_of_no_use_breaks_its_group_and_such_a_worker_dies(training: Machine) -> None:
+    reason = "a rank process was stopped"
+    assert training.take(ProcessFailed("t1", 1, reason))[-1] == Send(wire.GroupBroken("t1", 1, reason))
+    assert training.take(ProcessFailed("t1", 0, "stopped, then killed")) == [KillWorker("t1")]
     (down,) = training.take(WorkerEnded("t1", -9, ""))
-    assert down == Send(wire.WorkerExited("t1", "died", "stopped (SIGSTOP) for 7 s, then killed"))
+    assert down == Send(wire.WorkerExited("t1", "died", "stopped, then killed"))
+    assert training.take(ProcessFailed("t1", 2, reason)) == [], "there is no worker any more"
 
 
 # --- leaving --------------------------------------------------------------------------------------------------------
 
 
-LOOK = ExamineGroup("t1", 1, (), "", True)
+EXAMINE = ExamineGroup("t1", 1, (), "", True)
 
 
 @pytest.fixture
-def looked_at(training: Machine) -> Machine:
+def examined(training: Machine) -> Machine:
     """t1 is being examined."""
-    assert training.order(LOOK) == [SendToWorker("t1", LOOK), Watch("t1")]
+    assert training.order(EXAMINE) == [SendToWorker("t1", EXAMINE), Watch("t1")]
     return training
 
 
-def test_a_worker_without_progress_is_lost_and_one_with_progress_is_slow(looked_at: Machine) -> None:
-    assert looked_at.take(Watched("t1", True, "it computes")) == [
+def test_a_worker_without_progress_is_lost_and_one_with_progress_is_slow(examined: Machine) -> None:
+    assert examined.take(Watched("t1", True, "it computes")) == [
         Send(wire.RankExamined("t1", 1, "slow", "it computes"))
     ]
-    looked_at.order(LOOK)
-    lost = looked_at.take(Watched("t1", False, "it is stopped"))
+    examined.order(EXAMINE)
+    lost = examined.take(Watched("t1", False, "it is stopped"))
     assert lost == [Send(wire.RankExamined("t1", 1, "lost", "it is stopped")), KillWorker("t1")]
     down = wire.WorkerExited("t1", "died", "the others were waiting for it and it is stopped: killed")
-    assert looked_at.take(WorkerEnded("t1", -9, ""))[-1] == Send(down)
+    assert examined.take(WorkerEnded("t1", -9, ""))[-1] == Send(down)
 
 
 def test_a_worker_without_progress_is_left_alone_while_there_is_patience(training: Machine) -> None:
     training.order(ExamineGroup("t1", 1, (), "", False))
-    (told,) = training.take(Watched("t1", False, "it makes no progress"))
-    assert told == Send(wire.RankExamined("t1", 1, "slow", "it makes no progress; waiting for it (--patience-s)"))
+    (report,) = training.take(Watched("t1", False, "it makes no progress"))
+    assert report == Send(wire.RankExamined("t1", 1, "slow", "it makes no progress; waiting for it (--patience-s)"))
 
 
 @pytest.mark.parametrize(
@@ -335,24 +328,24 @@ def test_a_worker_without_progress_is_left_alone_while_there_is_patience(trainin
         (wire.RankStalled("t1", 0, 9, 0.0, summing=False), "here"),
     ],
 )
-def test_a_worker_that_answers_is_not_lost(looked_at: Machine, answer: wire.RankStalled, seen: str) -> None:
-    assert looked_at.take(WorkerMessage("t1", answer)) == [Send(answer)]
-    (told,) = looked_at.take(Watched("t1", False, "it makes no progress"))
-    assert isinstance(told, Send)
-    assert isinstance(told.message, wire.RankExamined)
-    assert told.message.seen == seen
+def test_a_worker_that_answers_is_not_lost(examined: Machine, answer: wire.RankStalled, seen: str) -> None:
+    assert examined.take(WorkerMessage("t1", answer)) == [Send(answer)]
+    (report,) = examined.take(Watched("t1", False, "it makes no progress"))
+    assert isinstance(report, Send)
+    assert isinstance(report.message, wire.RankExamined)
+    assert report.message.seen == seen
 
 
-def test_what_it_said_before_the_look_does_not_count(training: Machine) -> None:
+def test_messages_before_the_examination_do_not_count(training: Machine) -> None:
     training.take(WorkerMessage("t1", wire.RankStalled("t1", 1, 9, 5.0, summing=True)))
-    training.order(LOOK)
+    training.order(EXAMINE)
     assert KillWorker("t1") in training.take(Watched("t1", False, "it makes no progress"))
 
 
-def test_a_look_at_no_worker_is_answered_and_one_at_a_worker_that_ended_is_over(training: Machine) -> None:
-    (told,) = training.order(ExamineGroup("t9", 1, (), "", True))
-    assert told == Send(wire.RankExamined("t9", 1, "unknown", "no worker of t9 runs on this node"))
-    training.order(LOOK)
+def test_an_examination_of_no_worker_is_answered_and_one_of_an_ended_worker_is_over(training: Machine) -> None:
+    (report,) = training.order(ExamineGroup("t9", 1, (), "", True))
+    assert report == Send(wire.RankExamined("t9", 1, "unknown", "no worker of t9 runs on this node"))
+    training.order(EXAMINE)
     training.take(WorkerEnded("t1", -9, ""))
     assert training.take(Watched("t1", False, "it makes no progress")) == []
 
@@ -362,7 +355,7 @@ def test_orders_to_end(joined: Machine) -> None:
     assert joined.order(wire.Refused("another version")) == [Exit(2, "refused by the coordinator: another version")]
 
 
-def test_a_notice_is_told_once_and_the_grace_is_used(joined: Machine) -> None:
+def test_a_notice_is_reported_once_and_the_grace_is_used(joined: Machine) -> None:
     notice = wire.Noticed("signal SIGTERM", 30.0)
     assert joined.take(notice) == [Send(wire.Noticed("signal SIGTERM", 30.0))]
     assert joined.take(notice) == []
@@ -494,7 +487,7 @@ def test_a_notice_without_coordinator_begins_the_farewell_early(training: Machin
     assert training.after(12) == [Exit(0, "no coordinator for 7 s; not all states were written in time")]
 
 
-def test_what_workers_loaded_is_said_again_to_a_coordinator_that_may_not_have_heard_it() -> None:
+def test_loaded_code_is_reported_again_to_a_coordinator_that_may_not_know_it() -> None:
     machine = Machine()
     machine.welcome()
     machine.order(ORDER)

@@ -46,7 +46,7 @@ def test_an_end_by_itself(status: int, up: bool, cause: ExitCause, detail: str) 
     assert diagnosis.on_exit(ended, up=up, stop_reason=None, stuck_reason=None) == (cause, detail)
 
 
-def test_one_that_leaves_says_with_which_status_and_one_that_raises_has_said_why() -> None:
+def test_the_status_is_shown_unless_a_traceback_or_a_refusal_explains_it() -> None:
     def told(status: int, tail: str) -> str:
         return diagnosis.on_exit(WorkerEnded("t1", status, tail), up=True, stop_reason=None, stuck_reason=None)[1]
 
@@ -57,7 +57,7 @@ def test_one_that_leaves_says_with_which_status_and_one_that_raises_has_said_why
     assert told(2, f"{REFUSAL}no batch\n") == "no batch"
 
 
-def test_a_script_without_session_is_said_to_be_one() -> None:
+def test_a_script_without_session_is_reported_as_one() -> None:
     cause, detail = diagnosis.on_exit(WorkerEnded("t1", 0, "bye"), up=False, stop_reason=None, stuck_reason=None)
     assert cause is ExitCause.RAISED
     assert "without opening a pilot.train session" in detail

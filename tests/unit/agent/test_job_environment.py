@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import platform
 import socket
+import subprocess
+import sys
+from importlib import metadata
 
 import pytest
 
 from pilot.agent import job_environment
+from pilot.agent.workers import threads
 from pilot.core.errors import UserError
 from pilot.site import addresses
 
@@ -48,8 +53,28 @@ def test_the_interface_towards_the_coordinator() -> None:
 
 def test_threads_follow_the_jobs_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "3,2")
-    assert job_environment.threads(2) == 3
+    assert threads(2) == 3
     monkeypatch.setenv("OMP_NUM_THREADS", "all")
-    cores = job_environment.threads(1)
+    cores = threads(1)
     assert cores >= 1
-    assert job_environment.threads(cores) == job_environment.threads(cores + 1) == 1
+    assert threads(cores) == threads(cores + 1) == 1
+
+
+def test_versions_are_those_installed() -> None:
+    found = job_environment.versions()
+    assert found["Python"] == platform.python_version()
+    assert found["torch"] == metadata.version("torch")
+
+
+def test_a_package_that_is_not_installed_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_environment, "_DISTRIBUTIONS", ("no-such-thing", "numpy"))
+    assert list(job_environment.versions()) == ["Python", "numpy"]
+
+
+def test_no_package_is_imported_for_its_version() -> None:
+    code = (
+        "import sys; from pilot.agent import job_environment; job_environment.versions();"
+        "print(*{'torch', 'numpy', 'mpi4py'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""

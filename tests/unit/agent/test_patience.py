@@ -32,7 +32,7 @@ def test_a_refusal_that_passes_is_no_failure(monkeypatch: pytest.MonkeyPatch) ->
     assert len(refusing(1, errno.ENOMEM)) == 2
 
 
-def test_one_that_lasts_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lasting_refusal_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patience, "LIMIT_S", -1.0)
     with pytest.raises(UserError, match="this node refuses to start a process: Resource temporarily unavailable"):
         refusing(1)

@@ -69,12 +69,12 @@ def test_who_refuses_and_who_never_answers_is_not_reached_and_who_answers_is() -
     asyncio.run(scene())
 
 
-def test_an_agent_that_cannot_listen_says_so_in_one_line() -> None:
+def test_an_agent_that_cannot_listen_fails_in_one_line() -> None:
     with pytest.raises(PilotError, match=r"cannot listen on 203\.0\.113\.7, the ranks' interface: "):
         Peers("203.0.113.7", print).listen()
 
 
-def test_who_is_reached_again_is_told() -> None:
+def test_a_peer_that_is_reached_again_is_reported() -> None:
     async def scene() -> None:
         async with agents(2) as (one, other):
             endpoint = other.peers.endpoint

@@ -109,7 +109,7 @@ def test_a_worker_is_as_far_as_the_worst_of_its_processes_that_did_not_answer(
     assert found == Watched("t", False, "it is stopped (SIGSTOP)")
 
 
-def test_a_look_ends_with_its_worker() -> None:
+def test_an_examination_ends_with_its_worker() -> None:
     probe = StallProbe()
     probe.begin("t")
     assert [probe.tick({}) for _ in range(SAMPLES)] == [[]] * SAMPLES

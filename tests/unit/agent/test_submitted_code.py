@@ -138,7 +138,7 @@ def test_a_copy_that_was_replaced_is_not_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["gone", "empty", "cut", "changed"])
-def test_a_copy_that_cannot_be_read_is_told_with_what_to_do(tmp_path: Path, damage: str) -> None:
+def test_an_unreadable_copy_is_reported_with_advice(tmp_path: Path, damage: str) -> None:
     archive = tmp_path / "code.zip"
     packed = collect(tmp_path / "train.py", b"print('trained')\n" * 9).packed()
     middle = packed.index(b"train.py") + len(b"train.py")

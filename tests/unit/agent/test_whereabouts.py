@@ -31,14 +31,14 @@ def test_it_follows_its_pool_to_another_port(file: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [{"coordinator": "pool-2"}, {"certificate": "1" * 64}])
-def test_a_file_of_another_pool_says_that_ours_is_over(file: Path, change: dict[str, str]) -> None:
+def test_a_file_of_another_pool_means_that_ours_is_over(file: Path, change: dict[str, str]) -> None:
     where = Whereabouts(file)
     connection.write(file, msgspec.structs.replace(OURS, endpoint="tcp://127.0.0.1:2", **change))
     assert "now belongs to pool" in until(where.update)
     assert where.now == OURS
 
 
-def test_a_file_that_stays_away_says_so_and_one_that_cannot_be_read_says_nothing(
+def test_a_file_that_stays_away_ends_the_pool_and_an_unreadable_one_does_not(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     where = Whereabouts(file)

@@ -16,7 +16,7 @@ def test_a_worker_is_up_when_its_last_process_is() -> None:
     assert unison.combine(1, wire.WorkerReady("t", 9.0)) == wire.WorkerReady("t", 9.0)
 
 
-def test_a_pause_is_told_once_in_each_generation_however_often_a_process_says_it() -> None:
+def test_a_pause_is_forwarded_once_in_each_generation() -> None:
     unison, first, second = LocalRanks(2), wire.RankPaused("t", 1, 40), wire.RankPaused("t", 2, 50)
     assert [unison.combine(0, first), unison.combine(0, first), unison.combine(0, second)] == [None, None, None]
     assert unison.combine(1, first) == first
@@ -24,13 +24,13 @@ def test_a_pause_is_told_once_in_each_generation_however_often_a_process_says_it
     assert [unison.combine(1, first), unison.combine(0, first)] == [None, first]
 
 
-def test_what_one_process_says_for_all_goes_on_at_once() -> None:
+def test_messages_of_one_process_for_all_are_forwarded_at_once() -> None:
     unison = LocalRanks(2)
     for message in (wire.Progress("t", 1, 5, 0, 80), wire.Remark("t", "hm"), waiting(30.0)):
         assert unison.combine(1, message) == message
 
 
-def test_a_look_is_answered_when_all_have_answered_by_who_waits_least() -> None:
+def test_an_examination_is_answered_when_all_have_answered_with_the_shortest_wait() -> None:
     unison = LocalRanks(3)
     unison.begin_examination()
     assert unison.combine(2, waiting(30.0)) is None
@@ -43,7 +43,7 @@ def test_a_look_is_answered_when_all_have_answered_by_who_waits_least() -> None:
     assert unison.silent() == [0, 1, 2]
 
 
-def test_who_waits_after_a_look_that_somebody_did_not_answer_is_heard_at_once() -> None:
+def test_a_wait_after_an_unanswered_examination_is_forwarded_at_once() -> None:
     unison = LocalRanks(2)
     unison.begin_examination()
     assert unison.combine(0, waiting(5.0)) is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter, OrderedDict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 from hypothesis import strategies as st
 
 from pilot.checkpoint import leaves as places
-from pilot.checkpoint import tree
+from pilot.checkpoint import store, tree
 
 DTYPES = [
     torch.float64,
@@ -148,6 +149,15 @@ def _containers(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 
 states = st.dictionaries(keys, st.recursive(leaves, _containers, max_leaves=12), max_size=5)
+
+
+def written(directory: Path, step: int, state: dict[str, Any], parts: int = 0, kept: int = 9) -> Path:
+    """A checkpoint of ``state``, in one file or in so many parts."""
+    if not parts:
+        return store.write(directory, 1, step, state, kept).path
+    for part in reversed(range(parts)):
+        store.write_part(directory, 1, step, part, parts, state)
+    return store.write_index(directory, 1, step, parts, kept).path
 
 
 def again(encoded: tree.Encoded) -> dict[str, Any]:

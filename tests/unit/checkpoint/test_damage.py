@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pilot.checkpoint import store
-from tests.unit.checkpoint.states import difference, trained
+from tests.unit.checkpoint.states import difference, trained, written
 
 QUICK = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -43,20 +43,15 @@ class Pair:
         return newest_is_whole
 
 
-@pytest.fixture(scope="module", params=["one file", "parts"])
+@pytest.fixture(scope="module", params=[0, 3], ids=["one file", "parts"])
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     directory = tmp_path_factory.mktemp("checkpoints")
     older, newest = (
         trained(4),
         {**trained(4), "tied": [weight := torch.randn(5, 5), weight], "large": torch.rand(700, 700)},
     )
-    store.write(directory, 1, 1, older, kept=2)
-    if request.param == "parts":
-        for part in range(3):
-            store.write_part(directory, 1, 2, part, 3, newest)
-        store.write_index(directory, 1, 2, 3, kept=2)
-    else:
-        store.write(directory, 1, 2, newest, kept=2)
+    written(directory, 1, older)
+    written(directory, 2, newest, request.param)
     files = tuple(sorted(directory.glob("g000001-s00000002*")))
     return Pair(directory, older, newest, files, tuple(path.read_bytes() for path in files))
 
@@ -104,7 +99,7 @@ def test_a_truncated_file_is_found(pair: Pair, fraction: float, number: int) -> 
         path.write_bytes(whole)
 
 
-def test_a_missing_file_is_found_and_said(pair: Pair) -> None:
+def test_a_missing_file_is_found_and_reported(pair: Pair) -> None:
     for path, whole in zip(pair.files, pair.contents, strict=True):
         path.unlink()
         loaded = pair.load()

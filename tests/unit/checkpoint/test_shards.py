@@ -50,7 +50,7 @@ def written(folder: Path, nodes: int, size: int) -> Path:
 
 
 @pytest.mark.parametrize(("nodes", "size"), [(1, 2), (2, 2), (3, 4), (2, 1)])
-def test_shards_make_whole_tensors(tmp_path: Path, nodes: int, size: int) -> None:
+def test_shards_make_complete_tensors(tmp_path: Path, nodes: int, size: int) -> None:
     path = written(tmp_path, nodes, size)
     assert store.verify(path) == []
     state = store.load(path).state
@@ -85,7 +85,7 @@ def test_damage_in_rows_that_are_not_wanted_is_seen(tmp_path: Path) -> None:
         store.load(path, lambda _path, shape: rows_on(shape, 0, 2) if shape else None)
 
 
-def test_one_process_cannot_save_a_shard_as_the_whole(tmp_path: Path) -> None:
+def test_one_process_cannot_save_a_shard_as_the_tensor(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="is a shard"):
         store.write(tmp_path, 1, 5, held(0, 2), 9)
 

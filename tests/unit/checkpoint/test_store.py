@@ -46,7 +46,7 @@ def test_names_that_have_outgrown_their_zeros_keep_their_order(tmp_path: Path) -
     assert (loaded.generation, loaded.step) == (1_000_000, 100_000_000)
 
 
-def test_a_generation_that_was_not_granted_is_skipped_and_said(tmp_path: Path) -> None:
+def test_a_generation_that_was_not_granted_is_skipped_with_the_reason(tmp_path: Path) -> None:
     _write(tmp_path, 3, 10)
     rogue = _write(tmp_path, 4, 20)
     heard: list[tuple[Path, str]] = []
@@ -82,18 +82,19 @@ def test_another_name_inside_than_outside_is_damage_but_a_copy_may_have_any_name
     assert store.load(copy).step == 5
 
 
-def test_the_last_ones_are_kept(tmp_path: Path) -> None:
-    for step in range(1, 6):
-        _write(tmp_path, 1, step, kept=2)
-        assert len(_names(tmp_path)) == min(step, 2)
-    assert _names(tmp_path) == ["g000001-s00000004.h5", "g000001-s00000005.h5"]
-
-
-def test_what_is_newer_than_the_one_just_written_stays(tmp_path: Path) -> None:
-    _write(tmp_path, 5, 50)
-    _write(tmp_path, 1, 1)
-    _write(tmp_path, 2, 2, kept=1)
-    assert _names(tmp_path) == ["g000002-s00000002.h5", "g000005-s00000050.h5"]
+@pytest.mark.parametrize(
+    ("writes", "left"),
+    [
+        ([(1, 1, 2), (1, 2, 2), (1, 3, 2)], [(1, 2), (1, 3)]),
+        ([(5, 50, 9), (1, 1, 9), (2, 2, 1)], [(2, 2), (5, 50)]),
+    ],
+)
+def test_the_last_ones_are_kept_and_all_that_are_newer(
+    tmp_path: Path, writes: list[tuple[int, int, int]], left: list[tuple[int, int]]
+) -> None:
+    for generation, step, kept in writes:
+        _write(tmp_path, generation, step, kept)
+    assert _names(tmp_path) == [names.checkpoint_name(*age) for age in left]
 
 
 def test_at_least_one_is_kept(tmp_path: Path) -> None:
@@ -141,7 +142,7 @@ def test_files_of_dead_writers_go_and_those_of_living_ones_stay(tmp_path: Path) 
     assert not any(path.exists() for path in (reused_pid, no_such_process, elsewhere_idle))
 
 
-def test_a_temporary_file_is_never_loaded_and_is_said(tmp_path: Path) -> None:
+def test_a_temporary_file_is_never_loaded_and_is_reported(tmp_path: Path) -> None:
     _write(tmp_path, 1, 1)
     whole = _write(tmp_path, 1, 2)
     temporary = whole.rename(tmp_path / names.temporary_name(whole.name))
@@ -161,7 +162,7 @@ def test_what_is_known_of_the_next_step_lies_beside_its_checkpoint_and_goes_with
     assert _names(tmp_path) == ["g000001-s00000003.h5", "g000001-s00000004.next"]
 
 
-def test_one_that_was_not_finished_is_removed_and_nothing_is_said(tmp_path: Path) -> None:
+def test_an_unfinished_next_step_is_removed_silently(tmp_path: Path) -> None:
     path = _write(tmp_path, 1, 1)
     left = tmp_path / f".g000001-s00000001.next.1-1@{socket.gethostname()}.tmp"
     left.touch()
@@ -172,7 +173,7 @@ def test_one_that_was_not_finished_is_removed_and_nothing_is_said(tmp_path: Path
     assert not left.exists()
 
 
-def test_a_file_that_an_hdf5_tool_wrote_anew_is_loaded_from_where_hdf5_says(tmp_path: Path) -> None:
+def test_a_file_rewritten_by_an_hdf5_tool_is_loaded(tmp_path: Path) -> None:
     path = store.write(tmp_path, 1, 1, STATE, kept=1).path
     moved = tmp_path / "moved.h5"
     with h5py.File(path, locking=False) as file, h5py.File(moved, "w") as copy:

@@ -19,21 +19,17 @@ import torch
 from pilot.checkpoint import export, names, rawio, retention, store
 from pilot.core.errors import CheckpointError, Unreadable
 from pilot.host.private_folder import shown
+from tests.unit.checkpoint.states import written
 
 STATE = {"w": torch.rand(600, 600), "nested": [{"bias": torch.rand(9)}, torch.arange(3)], "step": 4}
 
 
-@pytest.fixture(params=["one file", "parts"])
+@pytest.fixture(params=[0, 2], ids=["one file", "parts"])
 def directory(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """An older checkpoint and a newest one, which is one file or has parts."""
     directory = tmp_path / "checkpoints"
-    store.write(directory, 1, 1, {"w": torch.zeros(3)}, kept=9)
-    if request.param == "parts":
-        for part in range(2):
-            store.write_part(directory, 1, 2, part, 2, STATE)
-        store.write_index(directory, 1, 2, 2, kept=9)
-    else:
-        store.write(directory, 1, 2, STATE, kept=9)
+    written(directory, 1, {"w": torch.zeros(3)})
+    written(directory, 2, STATE, request.param)
     return directory
 
 

@@ -74,11 +74,11 @@ def test_a_crashed_pool_is_not_supervised_by_any_process(tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize(
-    ("failure", "told"), [("", "was killed or crashed"), ("the disk is gone", "failed: the disk is gone")]
+    ("failure", "ending"), [("", "was killed or crashed"), ("the disk is gone", "failed: the disk is gone")]
 )
-def test_why_the_coordinator_ended_is_told_if_it_is_known(tmp_path: Path, failure: str, told: str) -> None:
+def test_why_the_coordinator_ended_is_reported_if_it_is_known(tmp_path: Path, failure: str, ending: str) -> None:
     root = _crashed(tmp_path / "run")
     if failure:
         write_end(root / "ended.json", Ended(failure=failure))
-    with pytest.raises(PilotError, match=rf"the coordinator in {root} {told} \(log: "):
+    with pytest.raises(PilotError, match=rf"the coordinator in {root} {ending} \(log: "):
         pool_at(root, timeout_s=0.2)

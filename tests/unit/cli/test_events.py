@@ -99,7 +99,7 @@ VIT = TrainerId("vit")
 
 
 @pytest.mark.parametrize(
-    ("ranges", "finished", "status", "said"),
+    ("ranges", "finished", "status", "text"),
     [
         ([FIRST], None, 0, "cover 0 epochs and 48 samples of the next, 48 samples, in 6 steps"),
         ([FIRST, replace(FIRST, step=6, step_end=12, cursor=48, cursor_end=96)], 12, 0, "cover 1 epoch, 96 samples"),
@@ -114,7 +114,7 @@ def test_the_ledger_is_proved_as_far_as_the_trainer_got(
     ranges: list[LedgerRange],
     finished: int | None,
     status: int,
-    said: str,
+    text: str,
 ) -> None:
     command = ["ledger", "--run-dir", str(tmp_path)]
     assert run([*command, "vit"]) == 1
@@ -125,7 +125,7 @@ def test_the_ledger_is_proved_as_far_as_the_trainer_got(
         writing.put(TrainerFinished(VIT, Generation(1), finished, 8 * finished))
     writing.writer.close()
     assert run([*command, "vit"]) == status
-    assert said in capsys.readouterr().out
+    assert text in capsys.readouterr().out
     assert run([*command, "vit", "--json"]) == status
     assert json.loads(capsys.readouterr().out)["proved"] is (status == 0)
     assert run([*command, "vitt"]) == 2

@@ -27,10 +27,10 @@ def folder(tmp_path: Path) -> Path:
     return found
 
 
-def write(log: Path, *said: tuple[float, int, str]) -> None:
+def write(log: Path, *parts: tuple[float, int, str]) -> None:
     """At these times, by these ranks."""
     with log.open("a") as file, times_of(log).open("a") as times:
-        for unix_s, rank, text in said:
+        for unix_s, rank, text in parts:
             times.write(f"{unix_s} {file.tell()} {rank}\n")
             file.write(text)
 
@@ -41,19 +41,19 @@ def shown(folder: Path, *options: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-def said(folder: Path, *options: str) -> str:
+def errors(folder: Path, *options: str) -> str:
     return CliRunner().invoke(command, ["vit", "--run-dir", str(folder.parents[2]), *options]).stderr
 
 
-def test_that_nothing_was_printed_is_said(folder: Path) -> None:
+def test_that_nothing_was_printed_is_reported(folder: Path) -> None:
     write(folder / "a.log", (1, BEGINS, ""))
-    assert (shown(folder), said(folder), said(folder, "--tail", "0")) == ([], "no output so far\n", "")
+    assert (shown(folder), errors(folder), errors(folder, "--tail", "0")) == ([], "no output so far\n", "")
 
 
-def test_that_only_others_than_rank_0_said_something_is_said(folder: Path) -> None:
+def test_output_of_other_ranks_only_is_reported(folder: Path) -> None:
     write(folder / "a.log", (1, 1, "refused\n"))
-    assert (shown(folder), said(folder)) == ([], "no output of rank 0 so far; --all shows every rank\n")
-    assert (shown(folder, "--all"), said(folder, "--all")) == (["a[1]: refused"], "")
+    assert (shown(folder), errors(folder)) == ([], "no output of rank 0 so far; --all shows every rank\n")
+    assert (shown(folder, "--all"), errors(folder, "--all")) == (["a[1]: refused"], "")
 
 
 def test_rank_0_is_followed_from_node_to_node_and_who_never_trained_is_shown(folder: Path) -> None:
@@ -78,7 +78,7 @@ def test_since_a_moment(folder: Path) -> None:
     assert shown(folder, "--since", "10m") == ["a[0]: new"]
     assert shown(folder, "--since", "3h") == ["a[0]: old", "a[0]: new"]
     assert shown(folder, "--since", "2001-02-03 04:05") == ["a[0]: old", "a[0]: new"]
-    assert (shown(folder, "--since", "1s"), said(folder, "--since", "1s")) == ([], "no output since then\n")
+    assert (shown(folder, "--since", "1s"), errors(folder, "--since", "1s")) == ([], "no output since then\n")
     refused = CliRunner().invoke(command, ["vit", "--since", "yesterday"])
     assert refused.exit_code == 2 and "is not a time; use 10m" in refused.stderr
 
@@ -92,7 +92,7 @@ def test_lines_stay_whole_and_a_rotated_log_is_one_with_what_follows(folder: Pat
     assert shown(folder, "--tail", "3") == [f"a[0]: {word}" for word in ("three", "four", "fi")]
 
 
-def test_what_comes_is_told_once_also_over_a_rotation(folder: Path) -> None:
+def test_new_output_is_printed_once_also_over_a_rotation(folder: Path) -> None:
     log = folder / "a.log"
     write(log, (1, 0, "one\ntw"))
     merged = MergedLogs(folder, whole_lines=True)

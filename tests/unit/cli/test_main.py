@@ -52,13 +52,20 @@ def test_a_missing_extra_is_named_in_one_line(
     assert capsys.readouterr().err == f"pilot: {line}\n"
 
 
+NOT_JSON = {"agent", "logs", "checkpoint", "trace", "top", "completion", "report", "metrics", "study"}
+
+
 @pytest.mark.parametrize("name", list(cli_main.COMMANDS))
-def test_every_command_has_help_with_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_has_help_with_an_example_and_json_for_scripts(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     command = cli_main.cli.get_command(click.Context(cli_main.cli), name)
     below = list(command.commands) if isinstance(command, click.Group) else []
     for words in ([name], *([name, other] for other in below)):
         assert cli_main.run([*words, "--help"]) == 0
-        assert "Example" in capsys.readouterr().out, words
+        text = capsys.readouterr().out
+        assert "Example" in text, words
+        assert "--json" in text or name in NOT_JSON
 
 
 def examples() -> list[list[str]]:
@@ -88,15 +95,6 @@ def test_the_examples_have_options_that_exist(tmp_path: Path, monkeypatch: pytes
         # Files and pools that an example names need not be there.
         with contextlib.suppress(click.BadParameter, UserError, click.exceptions.NoArgsIsHelpError):
             command.make_context("pilot", words)
-
-
-NOT_JSON = {"agent", "logs", "checkpoint", "trace", "top", "completion", "report", "metrics", "study"}
-
-
-@pytest.mark.parametrize("name", sorted(set(cli_main.COMMANDS) - NOT_JSON))
-def test_what_a_script_reads_comes_as_json(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli_main.run([name, "--help"]) == 0
-    assert "--json" in capsys.readouterr().out
 
 
 def raising(error: BaseException) -> click.Command:

@@ -47,7 +47,15 @@ def test_times_name_their_unit() -> None:
         assert " RANGE" not in value, f"{path} {option.opts[-1]} {value}"
 
 
-def test_each_option_says_in_a_sentence_what_it_does() -> None:
+def test_choices_are_given_as_they_are_documented() -> None:
+    for path, option, context in options(cli):
+        if isinstance(option.type, click.Choice):
+            for choice in option.type.choices:
+                given = str(getattr(choice, "value", choice))
+                assert option.type.convert(given, option, context) == choice, f"{path} {option.opts[-1]} {given}"
+
+
+def test_each_option_is_described_by_a_sentence() -> None:
     for path, option, _ in options(cli):
         text = option.help or ""
         assert text[:1].isalnum() or text[:1] == "-", f"{path} {option.opts[-1]}: {text!r}"
@@ -71,6 +79,6 @@ def test_an_empty_run_directory_is_not_the_folder_that_one_is_in(capsys: Said) -
 def test_an_agent_does_not_join_where_files_must_be_small(capsys: Said, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (100 << 10, 100 << 10))
     assert run(["agent", "--connection", "nowhere.json"]) == 2
-    told = capsys.readouterr().err
-    assert told.startswith("pilot: a file may have at most 100 KiB on this node (ulimit -f); ")
-    assert told.count("\n") == 1
+    error = capsys.readouterr().err
+    assert error.startswith("pilot: a file may have at most 100 KiB on this node (ulimit -f); ")
+    assert error.count("\n") == 1

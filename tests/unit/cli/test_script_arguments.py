@@ -1,4 +1,4 @@
-"""Options after a script are the script's; a user who meant ours is told."""
+"""Options after a script are the script's; a user who meant ours gets a note."""
 
 from __future__ import annotations
 
@@ -48,5 +48,5 @@ def test_an_option_of_ours_after_the_script(
 def test_an_option_of_the_script_before_the_dashes_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
     study = ["study", "run", "hpo.py", "--name", "s", "--trials", "3", "--metric", "a:max", "--epochs", "3"]
     assert run(study) == 2
-    told = "pilot study run has no option --epochs; put -- before the script's own options: SCRIPT -- --epochs ..."
-    assert capsys.readouterr().err == f"pilot: {told}\n"
+    line = "pilot study run has no option --epochs; put -- before the script's own options: SCRIPT -- --epochs ..."
+    assert capsys.readouterr().err == f"pilot: {line}\n"

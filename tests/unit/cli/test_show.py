@@ -50,7 +50,7 @@ def test_all_of_it_is_shown_in_80_columns_and_in_plain_words() -> None:
 
 
 @pytest.mark.parametrize("width", [80, 160])
-def test_a_trainer_s_row_says_how_far_it_is_and_what_it_waits_for(width: int) -> None:
+def test_a_trainer_s_row_shows_how_far_it_is_and_what_it_waits_for(width: int) -> None:
     queued = msgspec.structs.replace(
         RUNS,
         trainer="a-trainer-with-a-name-of-64-characters-that-nobody-would-shorten",
@@ -69,7 +69,7 @@ def test_a_trainer_s_row_says_how_far_it_is_and_what_it_waits_for(width: int) ->
     assert max(map(len, shown)) <= width
 
 
-def test_history_tells_in_80_columns_why_a_trainer_ended() -> None:
+def test_history_shows_in_80_columns_why_a_trainer_ended() -> None:
     name, why = "a-name-as-people-give-it", "it raised " + "so " * 40
     old = msgspec.structs.replace(TRAINER, trainer=name, ended_s=90.0, reason=why)
     shown = [str(line) for line in history_lines(msgspec.structs.replace(STATUS, trainers=[old]), 80)]
@@ -108,13 +108,13 @@ def test_a_trainer_is_one_line_where_there_are_many() -> None:
     assert len(trainer_rows(running[:2], 80)) == 1 + 2 * 2
 
 
-def test_that_more_have_ended_than_are_listed_is_said() -> None:
-    for ended_kept, said in ((1, True), (2, False)):
-        told = history_lines(msgspec.structs.replace(STATUS, ended_kept=ended_kept), 80)
-        assert (str(told[-1]) == "ended trainers before the last 1 are not listed; pilot report shows all") is said
+def test_a_list_that_lacks_ended_trainers_ends_with_a_note() -> None:
+    for ended_kept, noted in ((1, True), (2, False)):
+        shown = history_lines(msgspec.structs.replace(STATUS, ended_kept=ended_kept), 80)
+        assert (str(shown[-1]) == "ended trainers before the last 1 are not listed; pilot report shows all") is noted
 
 
-def test_json_says_its_format_and_is_read_back_as_what_it_was() -> None:
+def test_json_has_its_format_and_is_read_back_unchanged() -> None:
     text = to_json(STATUS)
     assert next(iter(json.loads(text).items())) == ("format", JSON_FORMAT)
     shown = json.loads(text)["trainers"][0]
@@ -130,8 +130,8 @@ def test_json_has_null_for_a_loss_that_diverged() -> None:
 
 def test_the_history_of_a_trainer_counts_in_words() -> None:
     once = msgspec.structs.replace(TRAINER, step=1, samples=1, lost_steps=1, started_s=1.0)
-    told = TrainerHistory(0.0, 9.0, 1.0, once, [])
-    text = "\n".join(line.plain for line in history_view(told, 200))
+    history = TrainerHistory(0.0, 9.0, 1.0, once, [])
+    text = "\n".join(line.plain for line in history_view(history, 200))
     assert ": 1 step, 1 sample\n" in text and "; 1 step lost\n" in text
 
 

@@ -96,7 +96,7 @@ def test_what_a_site_file_prints_is_not_in_the_json(
     path = tmp_path / "mine.py"
     path.write_text(CHATTY)
     assert run(["sites", *words, str(path), "--json"]) == 0
-    told = capfd.readouterr()
-    json.loads(told.out)
-    assert {"loading modules", "my site"} <= set(told.err.splitlines())
-    assert ("my provider" in told.err) == (words == ["show"])
+    printed = capfd.readouterr()
+    json.loads(printed.out)
+    assert {"loading modules", "my site"} <= set(printed.err.splitlines())
+    assert ("my provider" in printed.err) == (words == ["show"])

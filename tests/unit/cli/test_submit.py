@@ -53,7 +53,7 @@ def test_a_script_that_python_cannot_read_is_refused_with_the_line(tmp_path: Pat
         launch(odd, [], sys.executable, ())
 
 
-def test_a_directory_that_has_been_removed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_that_has_been_removed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script, gone = tmp_path / "train.py", tmp_path / "gone"
     script.write_text("")
     gone.mkdir()

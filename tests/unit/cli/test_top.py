@@ -33,7 +33,7 @@ def answer(now_s: float, pool: list[NodeStatus], **of_trainer: object) -> PoolSt
     return msgspec.structs.replace(STATUS, now_s=now_s, pool=pool, trainers=[trainer])
 
 
-def test_what_changed_is_told_once() -> None:
+def test_changes_are_shown_once() -> None:
     before = answer(10.0, [node("n1", "vit"), node("n2", None, leaving=True), node("n3", None)])
     after = answer(
         11.0, [node("n1", "vit", leaving=True), node("n4", "vit")], nodes=["n1", "n4"], remarks=["it is slow"]
@@ -44,7 +44,7 @@ def test_what_changed_is_told_once() -> None:
     assert [h.text for h in changes(None, after)] == ["vit gets 2 nodes by plan, had 1"]
 
 
-def test_a_failure_is_told_with_its_first_line() -> None:
+def test_a_failure_is_shown_with_its_first_line() -> None:
     failed = answer(2.0, [], phase=Phase.FAILED, reason="it raised\nTraceback", nodes=[])
     assert [h.text for h in changes(answer(1.0, []), failed)] == ["vit: 1 → 0 nodes", "vit failed: it raised"]
 
@@ -77,7 +77,7 @@ def test_a_strip_shows_the_newest_columns() -> None:
     assert strip(["a", None, AWAY, "b"], ["a", "b"], 3).plain == "· █"
 
 
-class Told:
+class Answering:
     """A pool that gives each of ``answers`` in turn, then repeats the last one; silent after a trainer was
     cancelled.
     """
@@ -120,7 +120,7 @@ def feed_of(app: Top) -> str:
     return "\n".join(line.text for line in app.query_one("#feed", RichLog).lines)
 
 
-async def watch(pool: Told) -> None:
+async def watch(pool: Answering) -> None:
     app = Top(pool, lambda trainer, _lines: [f"n1: a line of {trainer}"], every_s=0.05)
     async with app.run_test(size=SMALL) as keys:
         await until(lambda: "n2 joined" in feed_of(app))
@@ -134,9 +134,9 @@ async def watch(pool: Told) -> None:
             await until(lambda: isinstance(app.screen, Page))
             await until(lambda text=expected: text in "\n".join(x.text for x in app.screen.query_one(RichLog).lines))
             await keys.press("escape")
-        for typed, told in (("3", "keeping 3 pilots"), ("auto", "as many pilots as"), ("-1", "got '-1'")):
+        for typed, text in (("3", "keeping 3 pilots"), ("auto", "as many pilots as"), ("-1", "got '-1'")):
             await keys.press("s", *typed, "enter")
-            await until(lambda text=told: any(text in note.message for note in app._notifications))
+            await until(lambda text=text: any(text in note.message for note in app._notifications))
         await keys.press("s", "9", "escape")
         assert pool.scaled == [3, None]
         await keys.press("x", "n", "enter")
@@ -149,21 +149,21 @@ async def watch(pool: Told) -> None:
 
 def test_on_a_small_terminal() -> None:
     one, two = [node("n1", "vit")], [node("n1", "vit"), node("n2", None)]
-    asyncio.run(watch(Told(answer(1.0, one), answer(3.0, two))))
+    asyncio.run(watch(Answering(answer(1.0, one), answer(3.0, two))))
 
 
 async def watch_the_order() -> None:
-    def told(*phases: Phase) -> PoolStatus:
+    def answered(*phases: Phase) -> PoolStatus:
         trainers = [msgspec.structs.replace(RUNNING, trainer=f"t{n}", phase=phase) for n, phase in enumerate(phases)]
         return msgspec.structs.replace(answer(1.0, []), trainers=trainers)
 
-    app = Top(Told(told(Phase.FINISHED, Phase.RUNNING, Phase.RUNNING)), lambda *_: [], every_s=3600.0)
+    app = Top(Answering(answered(Phase.FINISHED, Phase.RUNNING, Phase.RUNNING)), lambda *_: [], every_s=3600.0)
     async with app.run_test(size=SMALL) as keys:
         table = app.query_one("#trainers", DataTable)
         await until(lambda: table.row_count == 3)
         assert [row.key.value for row in table.ordered_rows] == ["t1", "t2", "t0"]
         assert app.selected is not None and app.selected.trainer == "t1"
-        app.show_status(told(Phase.FINISHED, Phase.FINISHED, Phase.RUNNING))
+        app.show_status(answered(Phase.FINISHED, Phase.FINISHED, Phase.RUNNING))
         await keys.pause()
         assert [row.key.value for row in table.ordered_rows] == ["t2", "t0", "t1"]
         assert app.selected is not None and app.selected.trainer == "t1", "the cursor stays with its trainer"

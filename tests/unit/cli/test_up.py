@@ -1,4 +1,4 @@
-"""What ``pilot up`` passes to the coordinator that it starts, and what it says."""
+"""What ``pilot up`` passes to the coordinator that it starts, and its messages."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from pilot.cli.main import run
 from tests.unit.cli.statuses import STATUS
 
 
-def test_what_was_damaged_is_told(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_damage_is_printed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     damage = "entries 35 to 38 of the journal are missing: \x1b[2J"
     monkeypatch.setattr(up, "start", lambda *_, **__: structs.replace(STATUS, damage=[damage]))
     assert run(["up", "--site", "local", "--run-dir", str(tmp_path / "pool")]) == 0

@@ -241,7 +241,7 @@ def test_a_process_that_rings_out_of_turn_is_refused(ranks: list[Rank]) -> None:
     assert isinstance(ranks[0].error, ProtocolError)
 
 
-def test_who_says_something_else_in_the_middle_of_a_step_is_refused() -> None:
+def test_another_note_in_the_middle_of_a_step_is_refused() -> None:
     node = Node(World(1).ranks(), 2)
     attach(node.ranks)
     for rank in node.ranks:
@@ -262,7 +262,7 @@ def test_processes_of_a_node_that_ask_for_different_things_are_refused() -> None
     assert isinstance(node.error, ProtocolError)
 
 
-def test_ranks_of_which_some_gather_and_others_sum_are_told(ranks: list[Rank], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_that_sum_while_others_gather_are_notified(ranks: list[Rank], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step_sum, "LONG_S", 0.1)
     layout = attach(ranks)
     for rank in ranks:
@@ -281,9 +281,7 @@ def test_ranks_of_which_some_gather_and_others_sum_are_told(ranks: list[Rank], m
     assert not ready([rank.channel for rank in ranks if rank not in after], 0), "it is theirs to say so"
 
 
-def test_those_who_choose_what_to_sum_are_told_of_those_who_gather(
-    ranks: list[Rank], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ranks_that_select_while_others_gather_are_notified(ranks: list[Rank], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step_sum, "LONG_S", 0.1)
     attach(ranks)
     gathering = [rank for rank in ranks if rank.belongs_with(ranks[0])]
@@ -314,7 +312,7 @@ def test_a_gather_for_which_some_come_late_is_no_sign_later(ranks: list[Rank], m
     quit_all(ranks)
 
 
-def test_processes_of_a_node_of_which_some_gather_and_others_sum_are_told() -> None:
+def test_processes_of_a_node_that_sum_while_others_gather_are_notified() -> None:
     node = Node(World(1).ranks(), 3)
     attach(node.ranks)
     for rank in node.ranks:

@@ -14,7 +14,7 @@ from pilot.train.node.node_group import FABRIC, STORE
 
 
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="it is about a node without GPUs")
-def test_the_processes_of_a_node_say_how_fast_bytes_move_between_them(tmp_path: Path) -> None:
+def test_the_bandwidth_between_the_processes_of_a_node_is_measured(tmp_path: Path) -> None:
     environments = [
         {"PILOT_LOCAL_RANK": str(rank), "PILOT_LOCAL_SIZE": "2", STORE: str(tmp_path / "store"), FABRIC: ""}
         for rank in range(2)
@@ -32,7 +32,7 @@ def test_the_processes_of_a_node_say_how_fast_bytes_move_between_them(tmp_path: 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.accelerator.is_available(), reason="there is no GPU here")
-def test_gpus_their_links_and_the_way_to_them_are_told() -> None:
+def test_gpus_their_links_and_their_bandwidth_are_reported() -> None:
     names, links, copies = node_script.seen({})
     assert "GPU" in names
     assert "NCCL" in links

@@ -74,7 +74,7 @@ def refusing(_command: Sequence[str], _limit_s: float) -> str:
 
 
 @pytest.mark.parametrize(
-    ("partition", "answer", "grade", "told"),
+    ("partition", "answer", "grade", "message"),
     [
         ("preempt", "preempt|up|6|infinite|CANCEL\n", Grade.OK, "preempt is up, with 6 nodes"),
         ("preempt", "preempt|down|6|infinite|CANCEL\n", Grade.FAIL, f"preempt is down: {CLOSED}"),
@@ -106,8 +106,8 @@ def refusing(_command: Sequence[str], _limit_s: float) -> str:
         (None, "high|up|6|1:00|OFF\n", Grade.FAIL, "Slurm has no default partition"),
     ],
 )
-def test_slurms_partition(partition: str | None, answer: str, grade: Grade, told: str) -> None:
-    assert any(line.startswith(told) for line in seen(SLURM.replace(partition=partition), answering(answer), grade))
+def test_slurms_partition(partition: str | None, answer: str, grade: Grade, message: str) -> None:
+    assert any(line.startswith(message) for line in seen(SLURM.replace(partition=partition), answering(answer), grade))
 
 
 def test_a_pbs_queue_that_runs_pilots() -> None:
@@ -119,7 +119,7 @@ def test_a_pbs_queue_that_runs_pilots() -> None:
     assert seen(PBS, pbs(TEN_S), Grade.FAIL) + seen(PBS, pbs(TEN_S), Grade.WARN) == []
 
 
-def test_a_pbs_queue_that_does_not_tell_how_long_a_job_lives_after_term() -> None:
+def test_a_pbs_queue_that_does_not_show_its_kill_delay() -> None:
     assert "queue preemptable shows no kill_delay, so PBS's default is assumed" in "\n".join(seen(PBS, pbs(), Grade.OK))
     (line,) = seen(PBS.replace(grace_s=30), pbs(), Grade.FAIL)
     assert line.startswith("PBS kills a preempted job 10 s after TERM, and the site file assumes 30 s")
@@ -127,7 +127,7 @@ def test_a_pbs_queue_that_does_not_tell_how_long_a_job_lives_after_term() -> Non
 
 
 @pytest.mark.parametrize(
-    ("queue", "told"),
+    ("queue", "message"),
     [
         ("    enabled = False\n", "queue preemptable accepts no jobs (enabled = False)"),
         ("    started = False\n", "queue preemptable is stopped (started = False): jobs wait"),
@@ -142,10 +142,10 @@ def test_a_pbs_queue_that_does_not_tell_how_long_a_job_lives_after_term() -> Non
         ("    kill_delay = 5\n", "PBS kills a preempted job 5 s after TERM, and the site file assumes 8 s"),
     ],
 )
-def test_a_pbs_queue_that_does_not(queue: str, told: str) -> None:
+def test_a_pbs_queue_that_does_not_run_pilots(queue: str, message: str) -> None:
     user = getpass.getuser()
     (line,) = seen(PBS, pbs(queue.format(user=user)), Grade.FAIL)
-    assert line.startswith(told.format(user=user))
+    assert line.startswith(message.format(user=user))
 
 
 def test_a_queue_that_is_open_to_this_user_by_name() -> None:

@@ -21,7 +21,7 @@ def ledger_of(rows: Rows, words: dict[str, str], *changes: AcceptedChange) -> Le
 
 
 @pytest.mark.parametrize(
-    ("rows", "words", "epochs", "said"),
+    ("rows", "words", "epochs", "text"),
     [
         (ONE_EPOCH, RUN, 1, "contiguous"),
         ([(1, 0, 0, 12, 0, 96), (1, 1, 12, 24, 0, 96)], RUN, 2, "contiguous"),
@@ -50,10 +50,10 @@ def ledger_of(rows: Rows, words: dict[str, str], *changes: AcceptedChange) -> Le
         (ONE_EPOCH, RUN | {"the length of the dataset": "9" * 5000}, 1, "!beyond the epoch's 0"),
     ],
 )
-def test_a_proof(rows: Rows, words: dict[str, str], epochs: int, said: str) -> None:
+def test_a_proof(rows: Rows, words: dict[str, str], epochs: int, text: str) -> None:
     verdict = proof(ledger_of(rows, words), epochs)
-    assert said.removeprefix("!") in verdict.text
-    assert verdict.proved is not said.startswith("!")
+    assert text.removeprefix("!") in verdict.text
+    assert verdict.proved is not text.startswith("!")
 
 
 @pytest.mark.parametrize(("step", "proved"), [(12, True), (15, False)])

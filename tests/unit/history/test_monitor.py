@@ -1,4 +1,4 @@
-"""What people are told of the pool and the trainers, from the journal's entries alone."""
+"""Facts for people about the pool and the trainers, from the journal's entries alone."""
 
 from __future__ import annotations
 
@@ -41,13 +41,20 @@ def submitted(*trainers: TrainerId) -> Monitor:
     return monitor
 
 
-def form(monitor: Monitor, at_s: float, generation: int, *members: NodeId, previous: int | None = None) -> None:
-    """A group is ordered and forms at once."""
+def group(
+    monitor: Monitor,
+    at_s: float,
+    generation: int,
+    step: int,
+    *members: NodeId,
+    ordered_s: float | None = None,
+    previous: int | None = None,
+    resumed: int | None = None,
+) -> None:
+    """A group is ordered and forms, at ``at_s`` unless it was ordered before."""
     before = Generation(previous) if previous is not None else None
-    monitor.note(at_s, PoolChanged(), [FormGroup(T, Generation(generation), members, before, "")])
-
-
-def formed(monitor: Monitor, at_s: float, generation: int, step: int, resumed: int | None = None) -> None:
+    ordered = [FormGroup(T, Generation(generation), members, before, "")]
+    monitor.note(at_s if ordered_s is None else ordered_s, PoolChanged(), ordered)
     monitor.note(at_s, GroupFormed(T, Generation(generation), step, resumed), [])
 
 
@@ -69,11 +76,9 @@ def test_what_is_kept_does_not_grow_with_all_that_has_ended() -> None:
 
 def test_time_on_nodes_and_node_seconds() -> None:
     monitor = submitted(T)
-    form(monitor, 1.0, 1, A, B)
-    formed(monitor, 2.0, 1, 0)
+    group(monitor, 2.0, 1, 0, A, B, ordered_s=1.0)
     monitor.note(12.0, PoolChanged(lost=(B,)), [DissolveGroup(T, Generation(1), (A,), "")])
-    form(monitor, 12.0, 2, A)
-    formed(monitor, 13.0, 2, 5)
+    group(monitor, 13.0, 2, 5, A, ordered_s=12.0)
     monitor.advance(20.0)
     assert dict(monitor.trainers[T].seconds_on) == {2: 10.0, 1: 7.0}
     assert monitor.node_seconds == 2 * 12 + 8
@@ -82,10 +87,8 @@ def test_time_on_nodes_and_node_seconds() -> None:
 
 def test_a_planned_switch_pauses_for_what_was_measured() -> None:
     monitor = submitted(T)
-    form(monitor, 0.0, 1, A)
-    formed(monitor, 0.0, 1, 0)
-    form(monitor, 9.0, 2, A, B, previous=1)
-    formed(monitor, 10.0, 2, 50)
+    group(monitor, 0.0, 1, 0, A)
+    group(monitor, 10.0, 2, 50, A, B, ordered_s=9.0, previous=1)
     monitor.note(20.0, Progress(T, Generation(2), 60, 0, 600, rescale_s=0.5, stall_s=0.4), [])
     assert dict(monitor.trainers[T].seconds_on) == {1: 10.0, 2: 9.5}
     assert monitor.trainers[T].longest_stall_s == 0.4
@@ -93,14 +96,11 @@ def test_a_planned_switch_pauses_for_what_was_measured() -> None:
 
 def test_steps_that_only_the_dead_had_done_are_redone_and_those_from_a_checkpoint_are_not_counted_here() -> None:
     monitor = submitted(T)
-    form(monitor, 0.0, 1, A, B)
-    formed(monitor, 0.0, 1, 0)
+    group(monitor, 0.0, 1, 0, A, B)
     monitor.note(1.0, Progress(T, Generation(1), 10, 0, 100), [])
-    form(monitor, 2.0, 2, A)
-    formed(monitor, 2.0, 2, 9)
+    group(monitor, 2.0, 2, 9, A)
     assert monitor.trainers[T].redone_steps == 1
-    form(monitor, 3.0, 3, A)
-    formed(monitor, 3.0, 3, 4, resumed=4)
+    group(monitor, 3.0, 3, 4, A, resumed=4)
     assert monitor.trainers[T].redone_steps == 1
     assert monitor.trainers[T].known_step == 4
 
@@ -108,8 +108,7 @@ def test_steps_that_only_the_dead_had_done_are_redone_and_those_from_a_checkpoin
 def test_late_progress_of_an_earlier_generation_is_not_the_newest() -> None:
     monitor = submitted(T)
     for generation in (1, 2):
-        form(monitor, 0.0, generation, A)
-        formed(monitor, 0.0, generation, 10 * (generation - 1))
+        group(monitor, 0.0, generation, 10 * (generation - 1), A)
     monitor.note(1.0, Progress(T, Generation(1), 10, 0, 100, 5.0, metrics=(("loss", 9.0),)), [])
     record = monitor.trainers[T]
     assert (record.samples_per_s, record.metrics, record.progress_s) == (None, {}, None)
@@ -117,8 +116,7 @@ def test_late_progress_of_an_earlier_generation_is_not_the_newest() -> None:
 
 def test_a_broken_group_trains_no_more_and_an_ended_trainer_is_not_there() -> None:
     monitor = submitted(T)
-    form(monitor, 0.0, 1, A)
-    formed(monitor, 0.0, 1, 0)
+    group(monitor, 0.0, 1, 0, A)
     monitor.note(4.0, GroupBroken(T, Generation(1), ""), [])
     monitor.note(6.0, PoolChanged(), [CloseTrainer(T, Outcome.CANCELLED, "")])
     monitor.advance(50.0)
@@ -151,7 +149,7 @@ def test_remarks_are_few_and_not_repeated() -> None:
     assert monitor.pool_remarks == ["of the pool"]
 
 
-def test_a_checkpoint_that_failed_is_told_until_one_is_written() -> None:
+def test_a_checkpoint_that_failed_is_remembered_until_one_is_written() -> None:
     monitor = submitted(T)
     for step in (10, 20):
         monitor.remark(1.0, {"trainer": T, "failed": "checkpoint", "text": f"a checkpoint at step {step} failed"})
@@ -177,8 +175,7 @@ CURVE = Curve.of([(1, 10.0), (2, 16.0)])
 
 def test_u_is_one_where_the_best_was_done_all_the_time() -> None:
     monitor = submitted(T)
-    form(monitor, 0.0, 1, A, B)
-    formed(monitor, 0.0, 1, 0)
+    group(monitor, 0.0, 1, 0, A, B)
     monitor.advance(100.0)
     found = utilisation(account(monitor, CURVE), planners.make("dp"))
     assert (found.eq_nodes, found.work, found.static_work, found.u) == (2.0, 1600.0, 1600.0, 1.0)
@@ -187,8 +184,7 @@ def test_u_is_one_where_the_best_was_done_all_the_time() -> None:
 def test_u_compares_with_the_best_division_of_equivalent_nodes() -> None:
     """Two trainers on eq_nodes = 1.5: one node gives 10, two give 20 (one each), so 1.5 nodes give 15 samples/s."""
     monitor = submitted(T, U)
-    form(monitor, 0.0, 1, A)
-    formed(monitor, 0.0, 1, 0)
+    group(monitor, 0.0, 1, 0, A)
     monitor.note(50.0, PoolChanged(lost=(B,)), [])
     monitor.advance(100.0)
     found = utilisation(account(monitor, CURVE), planners.make("dp"))

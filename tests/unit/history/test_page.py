@@ -22,7 +22,7 @@ from pilot.history.story import Story, Topic
 from pilot.history.summary import sentences
 from pilot.history.trainer_progress import POINTS_MAX, ProgressPoint, ProgressRecorder, TrainerProgress
 from pilot.history.utilisation import Utilisation
-from pilot.history.words import amount, duration
+from pilot.history.words import amount
 from pilot.rundir.entries import Decision
 from tests.browser import needs_browser, shown
 from tests.property.world import World
@@ -36,18 +36,18 @@ def decisions(world: World) -> list[Decision]:
 def life(world: World, name: str = "a-pool") -> Life:
     core, recorder, story = Coordinator(world.config), ProgressRecorder(), Story(0.0)
     history = decisions(world)
-    course = of(world, core)
+    timeline = of(world, core)
     for d in history:
         recorder.note(d.now_s, d.event, d.commands)
-    happened = [told for d in history for told in story.events_of(d)]
+    events = [event for d in history for event in story.events_of(d)]
     use = Utilisation(eq_nodes=1.5, work=3.0, static_work=4.0)
     return Life(
         name,
-        sentences(name, "polaris", course, core.trainers, use, 1.0, core.trainers),
-        course,
+        sentences(name, "polaris", timeline, core.trainers, use, 1.0, core.trainers),
+        timeline,
         core.trainers,
         recorder.of,
-        happened,
+        events,
     )
 
 
@@ -64,26 +64,19 @@ def test_the_summary_adds_up() -> None:
 def test_samples_of_sessions_and_steps_of_torchrun_s_processes_are_not_added_up() -> None:
     world = lived_through()
     core, use = Coordinator(world.config), Utilisation(eq_nodes=1.5, work=3.0, static_work=4.0)
-    course = of(world, core)
+    timeline = of(world, core)
     core.trainers[CNN].samples = 7
-    for sessions, told in (([CNN], "processed 7 samples."), ([], "processed 7 steps of torchrun processes.")):
-        assert told in " ".join(sentences("p", "s", course, core.trainers, use, 1.0, sessions))
+    for sessions, text in (([CNN], "processed 7 samples."), ([], "processed 7 steps of torchrun processes.")):
+        assert text in " ".join(sentences("p", "s", timeline, core.trainers, use, 1.0, sessions))
 
 
 def test_a_pool_in_which_nothing_happened() -> None:
-    told = sentences("p", "s", of(World()), {}, Utilisation(0.0, 0.0, None), 1.0, ())
-    assert told[1:] == ["Nothing was submitted.", "No node was preempted or lost."]
+    lines = sentences("p", "s", of(World()), {}, Utilisation(0.0, 0.0, None), 1.0, ())
+    assert lines[1:] == ["Nothing was submitted.", "No node was preempted or lost."]
     assert "None." in render(life(World()))
 
 
-@pytest.mark.parametrize(
-    ("seconds", "words"), [(4.4, "4 s"), (61, "1 min 1 s"), (7260, "2 h 1 min"), (90_000, "1 d 1 h")]
-)
-def test_durations(seconds: float, words: str) -> None:
-    assert duration(seconds) == words
-
-
-def test_a_long_course_keeps_its_shape_in_few_points() -> None:
+def test_a_long_run_keeps_its_shape_in_few_points() -> None:
     progress = TrainerProgress()
     for number in range(20 * POINTS_MAX):
         progress.add(ProgressPoint(float(number), number, None, {}))
@@ -98,8 +91,8 @@ def test_rescales_say_what_paused_them() -> None:
     for d in decisions(world):
         recorder.note(d.now_s, d.event, d.commands)
         if isinstance(d.event, GroupFormed) and d.event.generation == Generation(2):
-            told = Progress(CNN, Generation(2), 9, 0, 90, rescale_s=0.25, metrics=(("loss", 0.5),))
-            recorder.note(d.now_s, told, [])
+            progress = Progress(CNN, Generation(2), 9, 0, 90, rescale_s=0.25, metrics=(("loss", 0.5),))
+            recorder.note(d.now_s, progress, [])
     first, second = recorder.of[CNN].rescales
     assert (first.before, first.after, first.planned, first.paused_s) == (0, 2, False, None)
     assert (second.before, second.after, second.planned, second.paused_s) == (2, 1, True, 0.25)
@@ -109,21 +102,14 @@ def test_rescales_say_what_paused_them() -> None:
 def test_the_story_of_two_nodes() -> None:
     world = lived_through()
     story = Story(0.0)
-    told = [h for entry in decisions(world) for h in story.events_of(entry)]
-    texts = [h.text for h in told]
-    expected = [
-        "n1, n2 joined",
-        "cnn: training on 2 nodes",
-        "cnn: gets 2 nodes by plan, had 0",
-        "n2 got notice",
-        "n2 left",
-    ]
-    for text in (*expected, "n1 lost without notice"):
-        assert any(told_text.startswith(text) for told_text in texts), text
-    assert {h.kind for h in told} >= {Topic.NODE, Topic.TRAINER, Topic.PLAN, Topic.GROUP}
+    events = [event for entry in decisions(world) for event in story.events_of(entry)]
+    plan, group = "cnn: gets 2 nodes by plan, had 0", "cnn: training on 2 nodes"
+    for text in ("n1, n2 joined", group, plan, "n2 got notice", "n2 left", "n1 lost without notice"):
+        assert any(event.text.startswith(text) for event in events), text
+    assert {event.kind for event in events} >= {Topic.NODE, Topic.TRAINER, Topic.PLAN, Topic.GROUP}
 
 
-def test_a_plan_is_told_against_what_was_held_when_it_was_asked_for_and_one_that_comes_too_late_is_not() -> None:
+def test_a_plan_changes_what_was_held_when_it_was_asked_for_and_a_late_one_is_left_out() -> None:
     world, story = World(CoordinatorConfig(arrivals_s=2.0)), Story(0.0)
     world.join(2)
     world.send(TrainerSubmitted(TrainerSpec(CNN)))
@@ -132,8 +118,8 @@ def test_a_plan_is_told_against_what_was_held_when_it_was_asked_for_and_one_that
     world.settle()
     stale = Plan(PlanStatus.OPTIMAL, ((CNN, 0),), 0.0)
     world.send(PlanReady(PlanId(solve.plan_id - 1), stale))
-    told = [h.text for entry in decisions(world) for h in story.events_of(entry) if h.kind is Topic.PLAN]
-    assert told == ["cnn: gets 2 nodes by plan, had 1"]
+    events = [event for entry in decisions(world) for event in story.events_of(entry)]
+    assert [event.text for event in events if event.kind is Topic.PLAN] == ["cnn: gets 2 nodes by plan, had 1"]
 
 
 class Balanced(HTMLParser):
@@ -167,7 +153,7 @@ def test_names_are_text_and_the_page_is_whole() -> None:
     assert parser.open == []
 
 
-def test_without_matplotlib_each_figure_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_matplotlib_each_figure_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert "figures need matplotlib: pip install &#x27;pilot-train[plots]&#x27;" in svg(lambda _: None, 1.0, 1.0)
 

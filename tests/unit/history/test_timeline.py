@@ -48,7 +48,7 @@ def test_spans_cover_each_nodes_life_without_gaps() -> None:
     assert last == Span(NodeId("n1"), last.start_s, world.now_s, Use.TRAINING, CNN)
 
 
-def test_marks_tell_notice_from_loss() -> None:
+def test_marks_distinguish_notice_from_loss() -> None:
     world = lived_through()
     pool = when(world, PoolChanged)
     assert of(world).marks == (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pilot.history.words import amount, counted
+from pilot.history.words import amount, counted, duration
 
 
 @pytest.mark.parametrize(
@@ -25,3 +25,10 @@ def test_an_amount_has_no_exponent(value: float, shown: str) -> None:
 
 def test_one_is_no_plural() -> None:
     assert [counted(number, "step") for number in (0, 1, 2, 2400)] == ["0 steps", "1 step", "2 steps", "2,400 steps"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(4.4, "4 s"), (61, "1 min 1 s"), (7260, "2 h 1 min"), (90_000, "1 d 1 h")]
+)
+def test_durations(seconds: float, words: str) -> None:
+    assert duration(seconds) == words

@@ -93,7 +93,7 @@ def play(keeper: Keeper, script: Callable[[], Awaitable[None]], down_s: float = 
 
 
 @pytest.mark.usefixtures("leftovers")
-def test_pilots_are_kept_replaced_and_taken_down(tmp_path: Path) -> None:
+def test_pilots_are_submitted_replaced_and_cancelled(tmp_path: Path) -> None:
     pool = Pool(tmp_path, "sleep 600")
     keeper = pool.keeper
 
@@ -117,7 +117,7 @@ def test_pilots_are_kept_replaced_and_taken_down(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("leftovers")
-def test_a_pilot_that_ignores_its_cancellation_is_killed_with_what_it_started(tmp_path: Path) -> None:
+def test_a_pilot_that_ignores_its_cancellation_is_killed_with_its_children(tmp_path: Path) -> None:
     stubborn = 'bash -c \'trap "" TERM; setsid bash -c "trap : TERM; sleep 601 & wait; sleep 602" & sleep 600\''
     pool = Pool(tmp_path, stubborn)
     pool.keeper.want(1)

@@ -28,10 +28,13 @@ def shown(*views: JobView) -> QueueSnapshot:
     return QueueSnapshot({view.job: view for view in views})
 
 
-def book_with(*jobs: str) -> PilotJobs:
+def book_with(*jobs: str, joined: bool = False) -> PilotJobs:
+    """Jobs that were submitted at 0; with agents that ``joined`` at 1."""
     book = PilotJobs(SITE)
     for job in jobs:
         book.submitted(0, job, 3600)
+        if joined:
+            book.registered(1, job, 0)
     return book
 
 
@@ -51,8 +54,7 @@ def leaving(book: PilotJobs, now_s: float) -> list[bool]:
 
 
 def test_a_preemption_is_noticed_once_and_is_no_failure() -> None:
-    book = book_with("1")
-    book.registered(1, "1", 0)
+    book = book_with("1", joined=True)
     soon = view("1", JobPhase.RUNNING, preempt_s=8, end_s=28)
     assert events(book, 10, 10, shown(soon)) == [JobNoticed("1", 28)]
     assert events(book, 12, 12, shown(soon)) == []
@@ -197,8 +199,7 @@ def test_a_requeued_job_lives_again(restart: int) -> None:
 
 
 def test_an_agent_of_a_later_life_may_come_before_the_scheduler_shows_it() -> None:
-    book = book_with("1")
-    book.registered(1, "1", 0)
+    book = book_with("1", joined=True)
     book.noticed(30, "1", "signal TERM")
     book.registered(40, "1", 1)
     assert events(book, 41, 41, shown(view("1", JobPhase.RUNNING, restart=1))) == []
@@ -206,9 +207,7 @@ def test_an_agent_of_a_later_life_may_come_before_the_scheduler_shows_it() -> No
 
 
 def test_nodes_that_others_take_count_until_two_polls_after_it_is_over() -> None:
-    book = book_with("1", "2", "3")
-    for job in "123":
-        book.registered(1, job, 0)
+    book = book_with("1", "2", "3", joined=True)
     assert book.yielding(9) == 0
     book.update(10, 10, shown(view("1", JobPhase.RUNNING, preempt_s=8), *(view(job, JobPhase.RUNNING) for job in "23")))
     assert book.yielding(10) == 1
@@ -225,17 +224,14 @@ def test_nodes_that_others_take_count_until_two_polls_after_it_is_over() -> None
 
 def test_one_agents_notice_does_not_hold_up_submission_for_as_long_as_its_job_lives() -> None:
     """A job of several nodes survives when one of its agents leaves."""
-    book = book_with("1")
-    book.registered(1, "1", 0)
+    book = book_with("1", joined=True)
     book.noticed(10, "1", "signal TERM")
     assert (book.yielding(20), leaving(book, 20)) == (1, [True])
     assert (book.yielding(35), leaving(book, 35)) == (0, [False])
 
 
 def test_a_job_with_an_agent_that_answers_is_not_over_whatever_the_scheduler_answers() -> None:
-    book = book_with("1", "2")
-    for job in "12":
-        book.registered(1, job, 0)
+    book = book_with("1", "2", joined=True)
     book.connected(2, frozenset({"1", "2"}))
     for now_s in (10, 12, 14):
         assert events(book, now_s, now_s, shown(view("2", JobPhase.OVER, JobEnd.COMPLETED))) == []
@@ -264,10 +260,8 @@ def test_a_job_that_nobody_confirms_is_over_when_the_scheduler_agrees_to_cancel_
 
 
 def test_an_agent_that_is_silent_beyond_its_lease_is_dead_and_its_job_is_cancelled() -> None:
-    book = book_with("1", "2")
+    book = book_with("1", "2", joined=True)
     lease_s = SITE.orphan_s + SITE.heartbeat_s
-    for job in "12":
-        book.registered(1, job, 0)
     book.connected(20, frozenset({"1", "2"}))
     book.connected(20, frozenset({"1"}))
     both = shown(view("1", JobPhase.RUNNING), view("2", JobPhase.RUNNING))
@@ -286,8 +280,7 @@ def test_a_job_whose_agent_never_comes_is_dead_after_a_longer_time() -> None:
 
 @pytest.mark.parametrize("asked_first", [True, False], ids=["we cancelled it first", "the scheduler reported it first"])
 def test_a_dead_node_is_reported_whoever_finds_it_first(asked_first: bool) -> None:
-    book = book_with("1")
-    book.registered(1, "1", 0)
+    book = book_with("1", joined=True)
     dead_s = 2 + SITE.orphan_s + SITE.heartbeat_s
     now_s = dead_s if asked_first else 10.0
     book.update(now_s, now_s, shown(view("1", JobPhase.RUNNING)))
@@ -300,8 +293,7 @@ def test_a_dead_node_is_reported_whoever_finds_it_first(asked_first: bool) -> No
 
 
 def test_a_job_that_was_suspended_for_longer_than_its_lease_has_a_new_one_when_it_goes_on() -> None:
-    book = book_with("1")
-    book.registered(1, "1", 0)
+    book = book_with("1", joined=True)
     book.update(10, 10, shown(view("1", JobPhase.SUSPENDED)))
     book.update(9000, 9000, shown(view("1", JobPhase.RUNNING)))
     assert (leaving(book, 9001), book.to_cancel(9001)) == ([False], [])
@@ -309,8 +301,7 @@ def test_a_job_that_was_suspended_for_longer_than_its_lease_has_a_new_one_when_i
 
 
 def test_a_suspended_job_is_not_counted_on_and_not_cancelled() -> None:
-    book = book_with("1")
-    book.registered(1, "1", 0)
+    book = book_with("1", joined=True)
     suspended = shown(view("1", JobPhase.SUSPENDED))
     assert events(book, 10, 10, suspended) == [JobSuspended("1")]
     assert events(book, 12, 12, suspended) == []
@@ -321,8 +312,7 @@ def test_a_suspended_job_is_not_counted_on_and_not_cancelled() -> None:
 
 
 def test_a_pilot_that_leaves_when_its_suspended_job_goes_on_was_preempted() -> None:
-    book = book_with("1")
-    book.registered(1, "1", 0)
+    book = book_with("1", joined=True)
     book.update(10, 10, shown(view("1", JobPhase.SUSPENDED)))
     (end,) = ended(book, view("1", JobPhase.OVER, JobEnd.COMPLETED), now_s=100)
     assert end.ending is JobEnd.PREEMPTED

@@ -113,7 +113,7 @@ def test_a_sites_own_provider_is_used() -> None:
     assert "#SBATCH --comment=ours" in of(SLURM, hook=provider).script("true", "x")
 
 
-def test_a_provider_that_does_not_write_scripts_says_so() -> None:
+def test_a_provider_that_does_not_write_scripts_cannot_show_one() -> None:
     class Silent:
         def _write_submit_script(self) -> None:
             """Never called."""
@@ -163,7 +163,7 @@ def test_the_job_id_is_read(site: Site, name: str, says: str, job: str, commands
 
 
 @pytest.mark.parametrize(("site", "name"), [(SLURM, "sbatch"), (PBS, "qsub"), (LSF, "bsub")])
-def test_a_refusal_is_told_in_the_schedulers_own_words(site: Site, name: str, commands: Path, tmp_path: Path) -> None:
+def test_a_refusal_is_quoted(site: Site, name: str, commands: Path, tmp_path: Path) -> None:
     command(commands, name, "echo 'first line' >&2; echo 'Job violates policy' >&2; exit 1")
     with pytest.raises(SubmitError, match=r"submission failed: .*Job violates policy") as caught:
         of(site, tmp_path).submit("true", "x")
@@ -208,7 +208,7 @@ def test_the_output_of_a_local_job_is_beside_its_exit_status(tmp_path: Path) -> 
     assert queue.poll([job], 0.0).jobs[job].ending is JobEnd.GONE, "it is over, with or without its status"
 
 
-def test_nothing_is_kept_for_ever_of_each_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs_are_forgotten_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(provider_module, "OUTPUTS_KEPT", 2)
     made: list[Any] = []
 

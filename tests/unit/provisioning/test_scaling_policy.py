@@ -142,7 +142,7 @@ def test_short_jobs_for_planned_nodes(
 
 
 @pytest.mark.parametrize(("window_s", "fits_s"), [(3600.0, 3540.0), (3659.0, 3540.0), (659.0, None), (9000.0, None)])
-def test_a_fitting_wall_time_is_whole_minutes_with_a_margin(window_s: float, fits_s: float | None) -> None:
+def test_a_fitting_wall_time_is_in_full_minutes_with_a_margin(window_s: float, fits_s: float | None) -> None:
     known = {"planned_nodes": 1, "window_s": window_s}
     assert fitting_walltime_s(SITE, situation(0, 1, (), known)) == fits_s
 
@@ -212,7 +212,7 @@ def any_situation(rng: random.Random) -> Situation:
     return situation(100.0, wanted, jobs, known)
 
 
-def test_what_is_decided_changes_only_when_it_is_meant_to() -> None:
+def test_decisions_are_the_recorded_ones() -> None:
     sites = [
         SITE,
         SITE.replace(walltime_min=None, max_jobs=8),

@@ -153,7 +153,7 @@ def test_a_server_without_history_answers_for_living_jobs_and_is_asked_twice_onc
     assert sum("-x" in command for command in run.asked) == 1
 
 
-def test_what_qselect_lists_is_listed_even_where_qstat_says_nothing() -> None:
+def test_jobs_of_qselect_are_listed_even_without_an_answer_of_qstat() -> None:
     run = recorded()
     run.answers["qstat"] = ""
     shown = queue(run).poll([ID["running"], ID["held"]], 0)

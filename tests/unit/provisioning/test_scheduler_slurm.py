@@ -91,7 +91,7 @@ def test_a_job_planned_on_the_nodes_of_a_running_one_is_shown_with_it() -> None:
     assert {view.planned_s for view in jobs.values()} == {None, 1795174500.0}
 
 
-def test_one_squeue_about_ours_another_about_who_waits_and_one_sinfo() -> None:
+def test_one_squeue_for_our_jobs_one_for_pending_jobs_and_one_sinfo() -> None:
     run = recorded(sinfo="n1 idle\n")
     queue(run).poll([str(job) for job in range(11, 20)], NOW_S)
     assert (run.times("squeue"), run.times("sinfo"), run.times("sacct")) == (2, 1, 0)

@@ -1,4 +1,4 @@
-"""Optuna's file follows pilot's journal: identical after a kill, complete again after a loss, each result told once."""
+"""Optuna's file follows pilot's journal: identical after a kill, complete after a loss, each result reported once."""
 
 from __future__ import annotations
 
@@ -52,9 +52,7 @@ def run(projection: Projection, numbers: range) -> list[KnownTrial]:
 
 
 @pytest.mark.parametrize("sampler", [Sampler.TPE, Sampler.RANDOM, Sampler.QMC, Sampler.GP, Sampler.CMAES])
-def test_what_is_asked_again_is_answered_alike_and_no_trial_is_another_one_again(
-    sampler: Sampler, tmp_path: Path
-) -> None:
+def test_a_repeated_question_has_the_same_answer_and_no_two_trials_are_equal(sampler: Sampler, tmp_path: Path) -> None:
     file = tmp_path / "optuna.journal"
     known = run(Projection(study(sampler), file, []), range(13))
     assert len({trial.parameters for trial in known}) == len(known)
@@ -66,7 +64,7 @@ def test_what_is_asked_again_is_answered_alike_and_no_trial_is_another_one_again
     assert sampler is Sampler.CMAES or rebuilt == first  # its distribution exists only in the file
 
 
-def test_a_file_that_says_something_else_or_is_cut_short_is_made_anew(tmp_path: Path) -> None:
+def test_a_file_that_contradicts_the_journal_or_is_cut_short_is_recreated(tmp_path: Path) -> None:
     file = tmp_path / "optuna.journal"
     known = run(Projection(study(), file, []), range(5))
     with file.open("ab") as cut:
@@ -80,7 +78,7 @@ def test_a_file_that_says_something_else_or_is_cut_short_is_made_anew(tmp_path: 
         assert [trial.value for trial in found] == [trial.value for trial in truth]
 
 
-def test_what_somebody_else_writes_to_the_file_does_not_stay(tmp_path: Path) -> None:
+def test_trials_of_another_writer_do_not_stay(tmp_path: Path) -> None:
     file = tmp_path / "optuna.journal"
     projection = Projection(study(), file, [])
     known = run(projection, range(3))
@@ -106,7 +104,7 @@ def test_a_trial_without_parameters_keeps_its_number_when_the_file_is_made_anew(
 
 
 @pytest.mark.parametrize("sampler", [Sampler.GRID, Sampler.BRUTE])
-def test_a_space_that_was_tried_whole_has_no_more_trials(sampler: Sampler, tmp_path: Path) -> None:
+def test_an_exhausted_space_has_no_more_trials(sampler: Sampler, tmp_path: Path) -> None:
     projection = Projection(study(sampler, parameters=COUNTED), tmp_path / "optuna.journal", [])
     known = run(projection, range(6))
     assert len({trial.parameters for trial in known}) == 6
@@ -149,7 +147,7 @@ def test_a_space_may_be_conditional(tmp_path: Path) -> None:
         ("def space(trial): trial.suggest_categorical('a', ['\\ud800'])", "cannot be printed"),
     ],
 )
-def test_what_is_no_space_is_refused_in_words(space: str, why: str) -> None:
+def test_an_invalid_space_is_refused_with_the_reason(space: str, why: str) -> None:
     with pytest.raises(UserError, match=why):
         check(study(space=space))
 
@@ -196,7 +194,7 @@ def test_choices_become_arguments_as_they_were_written() -> None:
 @pytest.mark.parametrize(
     "text", ["choice:1,1", "choice:a,b,a", "choice:1,1.0", "choice:a\nb", "int:0:1e30", "int:-1e300:0"]
 )
-def test_ranges_that_cannot_be_told_apart_or_stored_are_refused(text: str) -> None:
+def test_ambiguous_ranges_are_refused(text: str) -> None:
     with pytest.raises(UserError):
         Range.read(text)
 
@@ -204,7 +202,7 @@ def test_ranges_that_cannot_be_told_apart_or_stored_are_refused(text: str) -> No
 @pytest.mark.parametrize(
     "text", ["log:0:1", "log:1e-4", "int:1:2.5", "float:1:0", "choice:", "lr", "float:a:b", "int:1:nan"]
 )
-def test_what_is_no_range_is_refused(text: str) -> None:
+def test_an_invalid_range_is_refused(text: str) -> None:
     with pytest.raises(UserError):
         Range.read(text)
 

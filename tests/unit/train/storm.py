@@ -130,5 +130,5 @@ def group_of(
     resized: Callable[[int], None],
     _ties: object,
 ) -> Rank:
-    """For a session in a rank's thread; see :func:`pilot.train.loop.group_of`."""
+    """For a session in a rank's thread; see :func:`pilot.train.joining.group_of`."""
     return Rank(_here.world, training, exchanges, resized)

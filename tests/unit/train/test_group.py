@@ -18,8 +18,8 @@ import pilot.train
 from pilot.core.errors import UserError
 from tests.equivalence.loops import DATA, Loop
 
-COURSE = importlib.import_module("pilot.train.loop")
-CLAIM = COURSE._claim  # before the tests' fixture replaces it
+JOINING = importlib.import_module("pilot.train.joining")
+CLAIM = JOINING._claim  # before the tests' fixture replaces it
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
@@ -32,7 +32,7 @@ def test_only_the_wait_for_sums_is_counted(monkeypatch: pytest.MonkeyPatch) -> N
     clock_s = itertools.count(step=100.0)
     monkeypatch.setattr(time, "monotonic", lambda: next(clock_s))  # each reading is 100 s after the previous one
     loop = Loop().train(1)
-    assert loop.session._step.waited_s == loop.session.steps * 100
+    assert loop.session._step.summing.waited_s == loop.session.steps * 100
 
 
 def test_a_measure_after_an_epoch_is_reported() -> None:
@@ -58,8 +58,8 @@ def test_a_session_has_one_loader_knows_its_rules_and_needs_a_batch_for_a_step()
 
 
 def test_a_process_has_one_session(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(COURSE, "_claim", CLAIM)
-    monkeypatch.setattr(COURSE, "_claimed", [])
+    monkeypatch.setattr(JOINING, "_claim", CLAIM)
+    monkeypatch.setattr(JOINING, "_claimed", [])
     Loop()
     with pytest.raises(UserError, match="already has a session"):
         Loop()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,25 +37,26 @@ NOTES: list[Any] = [
 LIKELY: list[Any] = [
     -1, 0, 1, 3, 4095, 4096, 2**20, 2**31, 2**40, 2**62, 2**63 - 1, "O", "float16", "int8", "complex128",
 ]  # fmt: skip
-FDS = ["none", "arena", "arena", "arena", "short", "empty", "pipe", "socket", "folder", "zero", "read-only"]
+KINDS = ["none", *["arena"] * 3, "short", "empty", "pipe", "socket", "folder", "zero", "read-only"]
 Packet = tuple[bytes, str]
 
 
 def make(rng: random.Random, _number: int) -> list[Packet]:
     """A few packets, each with the descriptor that is passed along."""
-    return [_packet(rng) for _ in range(rng.choice((1, 1, 2, 3, 5)))]
+    return [packet_of(rng) for _ in range(rng.choice((1, 1, 2, 3, 5)))]
 
 
-def _packet(rng: random.Random) -> Packet:
+def packet_of(rng: random.Random) -> Packet:
+    """A packet, and the kind of its descriptor."""
     note = rng.choice(NOTES)
     if note is None:
-        return b".", rng.choice(FDS)
+        return b".", rng.choice(KINDS)
     if rng.random() < 0.2:
-        return changed_bytes(rng, msgspec.msgpack.encode(note)) or b"?", rng.choice(FDS)
+        return changed_bytes(rng, msgspec.msgpack.encode(note)) or b"?", rng.choice(KINDS)
     if rng.random() < 0.85:
         note = _changed(rng, note)
     try:
-        return msgspec.msgpack.encode(note)[:100_000], rng.choice(FDS)
+        return msgspec.msgpack.encode(note)[:100_000], rng.choice(KINDS)
     except (OverflowError, UnicodeEncodeError, RecursionError):
         return rng.randbytes(20), "arena"
 
@@ -77,34 +79,25 @@ def prepare(folder: Path) -> Path:
     return folder
 
 
-def _descriptors(folder: Path, kind: str) -> list[int]:
-    """The one to send comes first."""
-    match kind:
-        case "none":
-            return []
-        case "arena":
-            return [os.dup(Arena.of_size(ARENA_BYTES).fd)]
-        case "short":
-            return [os.dup(Arena.of_size(64).fd)]
-        case "empty":
-            return [os.memfd_create("empty")]
-        case "pipe":
-            return [*os.pipe()]
-        case "socket":
-            return [socket.socket(socket.AF_UNIX).detach()]
-        case "folder":
-            return [os.open(folder, os.O_RDONLY)]
-        case "zero":
-            return [os.open("/dev/zero", os.O_RDWR)]
-        case _:
-            return [os.open(folder / "file", os.O_RDONLY)]
+OPEN: dict[str, Callable[[Path], list[int]]] = {
+    "none": lambda _: [],
+    "arena": lambda _: [os.dup(Arena.of_size(ARENA_BYTES).fd)],
+    "short": lambda _: [os.dup(Arena.of_size(64).fd)],
+    "empty": lambda _: [os.memfd_create("empty")],
+    "pipe": lambda _: [*os.pipe()],
+    "socket": lambda _: [socket.socket(socket.AF_UNIX).detach()],
+    "folder": lambda folder: [os.open(folder, os.O_RDONLY)],
+    "zero": lambda _: [os.open("/dev/zero", os.O_RDWR)],
+    "read-only": lambda folder: [os.open(folder / "file", os.O_RDONLY)],
+}
+"""Descriptors by kind; the one to send comes first."""
 
 
 def attempt(folder: Path, packets: list[Packet]) -> str:
     """A worker sends all of it and hangs up."""
     theirs, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     for packet, kind in packets:
-        fds = _descriptors(folder, kind)
+        fds = OPEN[kind](folder)
         socket.send_fds(theirs, [packet], fds[:1])
         for fd in fds:
             os.close(fd)

@@ -10,7 +10,7 @@ from pathlib import Path
 from pilot.comm.messages import Here, encode
 from pilot.train.node.sockets import RankConnected, RankGone, RankMessage, WorkerSockets
 from tests.security.fuzz.target import ACCEPTED, REFUSED, Target, Wrong
-from tests.security.fuzz.targets.notes import Packet, _descriptors, _packet
+from tests.security.fuzz.targets.notes import OPEN, Packet, packet_of
 
 
 @dataclass
@@ -25,7 +25,7 @@ class Place:
 
 def make(rng: random.Random, _number: int) -> tuple[bool, list[Packet]]:
     """Whether the rank process was introduced, and what it sends."""
-    return rng.random() < 0.5, [_packet(rng) for _ in range(rng.choice((1, 2, 4)))]
+    return rng.random() < 0.5, [packet_of(rng) for _ in range(rng.choice((1, 2, 4)))]
 
 
 def prepare(folder: Path) -> Place:
@@ -68,7 +68,7 @@ def attempt(place: Place, value: tuple[bool, list[Packet]]) -> str:
 
 
 def _send(folder: Path, peer: socket.socket, packet: bytes, kind: str) -> None:
-    fds = _descriptors(folder, kind)
+    fds = OPEN[kind](folder)
     try:
         socket.send_fds(peer, [packet], fds[:1])
     except OSError:

@@ -100,8 +100,8 @@ def test_measured_costs_of_the_pool_precede_assumed_ones() -> None:
     pool = RescaleCosts(KEPT_OF_POOL)
     for seconds in (0.4, 0.6, 30.0):
         pool.note(up=True, seconds=seconds)
-    told, assumed = (Measured(TrainerSpec(TrainerId("t"), assumed_costs=assumed)) for assumed in (False, True))
-    assert (told.rescale_s(pool, up=True), assumed.rescale_s(pool, up=True)) == (20.0, 0.6)
+    given, assumed = (Measured(TrainerSpec(TrainerId("t"), assumed_costs=assumed)) for assumed in (False, True))
+    assert (given.rescale_s(pool, up=True), assumed.rescale_s(pool, up=True)) == (20.0, 0.6)
     assert assumed.rescale_s(pool, up=False) == 10.0, "nobody has measured that yet"
     assumed.cost(grew=True, seconds=5.0)
     assert assumed.rescale_s(pool, up=True) == 5.0

@@ -20,9 +20,9 @@ def candidate(trainer: TrainerId, now: int, low: int = 1, high: int = 8) -> Cand
 
 
 def sentences(problem: Problem, counts: dict[TrainerId, int], status: PlanStatus = PlanStatus.OPTIMAL) -> list[str]:
-    told = explain(problem, Plan(status, tuple(counts.items()), 0.0), A)
-    assert told is not None
-    return told.sentences()
+    found = explain(problem, Plan(status, tuple(counts.items()), 0.0), A)
+    assert found is not None
+    return found.sentences()
 
 
 def counted(nodes: int) -> str:
@@ -68,9 +68,9 @@ def test_a_trainer_that_lost_nodes_is_compared_with_what_it_got() -> None:
 
 def test_no_donor_means_no_loss() -> None:
     problem = Problem(5, 100, (candidate(A, 2), candidate(B, 3, low=3)))
-    told = explain(problem, Plan(PlanStatus.OPTIMAL, ((A, 2), (B, 3)), 0.0), A)
-    assert told is not None
-    assert (told.donor, told.donor_loss) == (None, 0.0)
+    found = explain(problem, Plan(PlanStatus.OPTIMAL, ((A, 2), (B, 3)), 0.0), A)
+    assert found is not None
+    assert (found.donor, found.donor_loss) == (None, 0.0)
 
 
 def test_sizes_on_which_it_cannot_run() -> None:
@@ -106,9 +106,9 @@ def test_numbers_of_four_digits_are_grouped() -> None:
 def test_a_decision_is_explained_by_the_next_sizes() -> None:
     candidate = Candidate(A, 2, 1, 8, Curve.proportional(), 1.0, 1.0, sizes=(1, 2, 4, 8))
     problem = Problem(8, 60.0, (candidate,))
-    for nodes, told in ((4, [2, 4, 8]), (8, [4, 8, 9]), (0, [0, 1])):
+    for nodes, nearby in ((4, [2, 4, 8]), (8, [4, 8, 9]), (0, [0, 1])):
         explained = explain(problem, Plan(PlanStatus.OPTIMAL, ((A, nodes),), 0.0), A)
-        assert explained is not None and [term.nodes for term in explained.terms] == told
+        assert explained is not None and [term.nodes for term in explained.terms] == nearby
 
 
 def test_a_trainer_outside_the_problem_has_no_explanation() -> None:

@@ -97,8 +97,10 @@ def test_the_last_of_a_trainers_nodes_to_leave_decides() -> None:
     assert core.checkpoint_interval(core.trainers[T]).end_in_s == math.inf
     core.handle(10.0, PoolChanged(ends=((B, 90.0),)))
     assert core.checkpoint_interval(core.trainers[T]).end_in_s == 80.0
-    told = core.handle(20.0, CheckpointPublished(T, 0, 20.0)) + core.handle(30.0, Progress(T, Generation(1), 1, 0, 32))
-    assert [command.interval_s for command in told if isinstance(command, SetCheckpointInterval)] == [48.0, 38.0]
+    commands = core.handle(20.0, CheckpointPublished(T, 0, 20.0)) + core.handle(
+        30.0, Progress(T, Generation(1), 1, 0, 32)
+    )
+    assert [command.interval_s for command in commands if isinstance(command, SetCheckpointInterval)] == [48.0, 38.0]
     core.handle(95.0, Progress(T, Generation(1), 2, 0, 64))
     assert core.checkpoint_interval(core.trainers[T]).end_in_s == 0.0, "it should have left by now"
     core.handle(95.0, PoolChanged(ends=((B, None),)))
@@ -161,16 +163,16 @@ def test_only_the_time_in_groups_counts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told_s", "wanted_s", "tells"),
+    ("current_s", "wanted_s", "changes"),
     [(100.0, 125.0, False), (125.0, 100.0, False), (100.0, 126.0, True), (126.0, 100.0, True), (None, 80.0, False)],
 )
 def test_the_leader_gets_an_interval_that_differs_by_more_than_a_quarter(
-    told_s: float | None, wanted_s: float, tells: bool
+    current_s: float | None, wanted_s: float, changes: bool
 ) -> None:
     trainer = trains_on(A, B).trainers[T]
-    trainer.workers[A].interval_s = told_s
+    trainer.workers[A].interval_s = current_s
     commands = adjust_interval(trainer, wanted := CheckpointInterval(wanted_s, 0.0, None, 0.0, 0))
-    assert commands == ([SetCheckpointInterval(T, A, wanted_s, wanted.reason())] if tells else [])
-    assert (trainer.workers[A].interval_s, trainer.workers[B].interval_s) == (wanted_s if tells else told_s, None)
+    assert commands == ([SetCheckpointInterval(T, A, wanted_s, wanted.reason())] if changes else [])
+    assert (trainer.workers[A].interval_s, trainer.workers[B].interval_s) == (wanted_s if changes else current_s, None)
     del trainer.workers[A]
     assert adjust_interval(trainer, NO_GRACE) == [], "its leader is gone"

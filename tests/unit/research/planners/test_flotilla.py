@@ -58,7 +58,7 @@ def sizes_of(c: Candidate) -> list[int]:
 
 @settings(deadline=None)
 @given(problems(most_trainers=6))
-def test_what_holds_of_every_flotilla(given_problem: Problem) -> None:
+def test_invariants_of_every_flotilla(given_problem: Problem) -> None:
     counts = flotilla.plan(given_problem).as_dict()
     assert given_problem.feasible(counts)
     left = given_problem.nodes - sum(counts.values())

@@ -33,7 +33,7 @@ def test_figure_4_below_the_one_that_has_trained_longest_gives_half_to_the_one_t
     assert shares(10, *jobs) == {"5": 2, "6": 4, "7": 2, "8": 2}
 
 
-def test_idle_nodes_go_to_those_that_wait_in_their_order() -> None:
+def test_idle_nodes_go_to_waiting_trainers_in_their_order() -> None:
     assert shares(22, ("a", 2, 9), ("b", 0, 0), ("c", 0, 0)) == {"a": 2, "b": 16, "c": 4}
 
 

@@ -43,7 +43,7 @@ def test_the_paper_charges_the_old_rate_at_once() -> None:
     assert trainer.rescale(PAPER, 0, 1) == Cost(rescale=5.0 * 30.0)
 
 
-def test_the_paper_charges_a_preemption_and_then_what_the_plan_makes_of_it() -> None:
+def test_the_paper_charges_a_preemption_and_then_the_plans_rescale() -> None:
     trainer = running(4, PAPER)
     assert trainer.rescale(PAPER, 2, 4) == Cost(preemption=5.0 * 30.0, rescale=20.0 * 18.0)
     assert trainer.rescale(PAPER, 2, 2) == Cost(preemption=5.0 * 30.0)
@@ -83,7 +83,7 @@ def test_no_change_costs_nothing() -> None:
 
 
 @pytest.mark.parametrize("accounting", [PAPER, PHYSICAL])
-def test_it_is_done_when_it_said_that_it_would_be(accounting: Accounting) -> None:
+def test_a_trainer_is_done_at_its_predicted_end(accounting: Accounting) -> None:
     trainer = account(samples=300.0)
     trainer.rescale(accounting, 0, 4)
     expected_s = 10.0 if accounting is PAPER else 30.0

@@ -53,7 +53,7 @@ def test_a_trainer_runs_from_its_first_node_until_its_samples_are_done() -> None
     assert simulation.core.trainers[TrainerId("t")].outcome == "finished"
 
 
-def test_problems_say_what_is_left_where_planners_go_by_it() -> None:
+def test_problems_have_the_remaining_work_if_planners_need_it() -> None:
     """The remaining work in seconds on one node, and how long the trainer has trained."""
     seen: list[tuple[float, float | None]] = []
 
@@ -140,7 +140,7 @@ def test_a_late_plan_for_an_older_pool_is_dropped() -> None:
     assert len(simulation.records.solves) == 1
 
 
-def test_what_happens_at_one_time_is_solved_once() -> None:
+def test_events_of_one_time_are_solved_once() -> None:
     changes = [Change(0.0, joined=(A, B, C)), Change(10.0, joined=(NodeId("d"),), left=(A, B))]
     submissions = [submission("t1", 1e6), submission("t2", 1e6), submission("t3", 1e6, submit_s=10.0)]
     assert [solve.nodes for solve in simulate(changes, submissions).records.solves] == [3, 2]
@@ -151,7 +151,7 @@ def test_physical_starts_pause() -> None:
     assert finished(simulation) == {"t": 110.0}
 
 
-def test_a_replay_that_is_stopped_holds_what_it_has() -> None:
+def test_a_stopped_replay_has_its_records() -> None:
     changes = [Change(float(t), joined=(NodeId(f"n{t}"),)) for t in range(10)]
     simulation = Simulation(Coordinator(), dp.plan, changes, [submission("t", 1e6)], SimConfig(until_s=1000.0))
     turns = iter([False] * 5 + [True])
@@ -173,7 +173,7 @@ def test_the_cores_invariants_hold_after_every_time_of_a_long_replay() -> None:
 
 
 @pytest.mark.parametrize("accounting", list(Accounting))
-def test_work_is_what_the_trainers_processed(accounting: Accounting) -> None:
+def test_work_equals_the_processed_samples(accounting: Accounting) -> None:
     changes = draw(PUBLISHED["summit"].on(64), 12 * 3600.0, seed=4)
     submissions = [submission(f"t{k}", 2e4) for k in range(20)]
     simulation = simulate(changes, submissions, until_s=12 * 3600.0, accounting=accounting)

@@ -21,11 +21,11 @@ def test_nothing_is_drawn_where_nothing_goes_wrong() -> None:
     assert befallen(ROWS, Mishaps(seed=7)) == ROWS
 
 
-def test_noise_changes_what_planners_are_told_and_not_what_there_is_to_do() -> None:
+def test_noise_changes_the_estimates_of_planners_and_not_the_work() -> None:
     noisy = befallen(ROWS, Mishaps(eta_noise=0.1))
-    told = [row.spec.samples or 0.0 for row in noisy]
+    estimates = [row.spec.samples or 0.0 for row in noisy]
     assert {row.samples for row in noisy} == {1e4}
-    assert 9000 <= min(told) < 9020 and 10_980 < max(told) <= 11_000
+    assert 9000 <= min(estimates) < 9020 and 10_980 < max(estimates) <= 11_000
     assert befallen(ROWS, Mishaps(eta_noise=0.1)) == noisy != befallen(ROWS, Mishaps(eta_noise=0.1, seed=2))
 
 

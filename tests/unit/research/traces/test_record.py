@@ -19,7 +19,7 @@ def n(*names: str) -> tuple[NodeId, ...]:
     return tuple(NodeId(name) for name in names)
 
 
-def test_what_only_one_poll_saw_is_dropped() -> None:
+def test_a_node_that_only_one_poll_saw_is_dropped() -> None:
     recorder = Recorder()
     polls = [n("a"), n("a", "b"), n("a"), n("a", "c"), n("c"), n("c")]
     changes = [recorder.poll(10.0 * k, idle) for k, idle in enumerate(polls)]

@@ -53,7 +53,7 @@ def test_a_seed_gives_one_trace_and_another_seed_another() -> None:
     assert first == again != other
 
 
-def test_what_is_synthesised_is_a_valid_trace(tmp_path: Path) -> None:
+def test_a_synthetic_trace_is_valid(tmp_path: Path) -> None:
     for number, changes in enumerate([SOURCE, resample(SOURCE, WEEK_S / 3, seed=2, block_s=5000.0)]):
         path = tmp_path / f"{number}.csv.gz"
         write_changes(path, changes)

@@ -53,7 +53,7 @@ def test_sizes_may_be_given(tmp_path: Path) -> None:
             read(tmp_path, f"{ROW},{sizes}", header=header)
 
 
-def test_sizes_of_a_replay_are_those_within_a_trainers_bounds(tmp_path: Path) -> None:
+def test_sizes_of_a_replay_are_limited_to_a_trainers_bounds(tmp_path: Path) -> None:
     (submission,) = read(tmp_path, ROW)
     assert submission.sized((1, 2, 4)).spec.sizes == (1, 2)
     with pytest.raises(UserError, match="t1 runs on from 1 to 2 nodes, and none of the sizes 4,8 is"):

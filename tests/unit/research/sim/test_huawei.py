@@ -1,8 +1,10 @@
-"""Jobs on a static pool (Huawei §5): compared with a loop over seconds, like the paper's simulation."""
+"""Huawei's allocators in replays (§5): decisions at a cadence, sizes that are powers of two, on a static pool (compared
+with a loop over seconds, like the paper's simulation) and on a changing one."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pytest
@@ -11,13 +13,14 @@ from pilot import planners
 from pilot.core.config import CoordinatorConfig
 from pilot.core.coordinator import Coordinator
 from pilot.core.curves.curve import Curve
-from pilot.core.ids import TrainerId
-from pilot.core.plan.problem import Candidate, Problem
+from pilot.core.ids import NodeId, TrainerId
+from pilot.core.plan.problem import Candidate, Plan, Problem
 from pilot.core.trainer.spec import TrainerSpec
 from pilot.research.sim.accounting import done_when, times_of
 from pilot.research.sim.driver import SimConfig, Simulation
-from pilot.research.traces.changes import still_pool
+from pilot.research.traces.changes import Change, still_pool
 from pilot.research.traces.workload import TrainerEnd, WorkloadRow
+from tests.invariants import violations
 
 SIZES = (1, 2, 4, 8)
 CURVE = Curve.of([(n, n * 0.8**m) for m, n in enumerate(SIZES)])
@@ -49,11 +52,19 @@ def jobs(seed: int) -> list[WorkloadRow]:
     ]
 
 
-def simulate(rows: list[WorkloadRow], name: str, until_s: float, delay_s: float = 0.0) -> Simulation:
+def simulate(
+    rows: list[WorkloadRow],
+    planner: str | Callable[[Problem], Plan],
+    until_s: float,
+    delay_s: float = 0.0,
+    changes: Sequence[Change] = (still_pool(NODES),),
+) -> Simulation:
     core = Coordinator(CoordinatorConfig(max_parallel_trainers=100, decide_every_s=EVERY_S, timed=True))
     config = SimConfig(until_s, scale_up_delay_s=delay_s)
-    simulation = Simulation(core, planners.make(name), [still_pool(NODES)], rows, config)
+    made = planners.make(planner) if isinstance(planner, str) else planner
+    simulation = Simulation(core, made, changes, rows, config)
     assert simulation.run(lambda: False, lambda _: None)
+    assert violations(simulation.core) == []
     return simulation
 
 
@@ -139,3 +150,43 @@ def test_how_many_were_done_when_another_had_done_so_many() -> None:
     expected = sum(one.ended_s <= tenth_s for one in horizon if one.ending is TrainerEnd.FINISHES)
     assert done_when(greedy, 10, horizon) == expected > 0
     assert done_when(greedy, 21, horizon) is None
+
+
+def changes(rng: random.Random) -> list[Change]:
+    """Some nodes join and some leave, now and then."""
+    here = [NodeId(f"n{i}") for i in range(9)]
+    made, now_s, number = [Change(0.0, joined=tuple(here))], 0.0, 9
+    while (now_s := now_s + rng.expovariate(1 / 150)) < 4000.0:
+        left = rng.sample(here, rng.randrange(min(3, len(here)) + 1))
+        joined = [NodeId(f"n{number + i}") for i in range(rng.randrange(4))]
+        number += len(joined)
+        here = [n for n in here if n not in left] + joined
+        if left or joined:
+            made.append(Change(now_s, joined=tuple(joined), left=tuple(left)))
+    return made
+
+
+@pytest.mark.parametrize("name", ["rolling-horizon", "greedy", "dp"])
+def test_through_losses_and_arrivals_every_size_is_a_power_of_two(name: str) -> None:
+    rng = random.Random(3)
+    rows = sorted((job(i, rng.uniform(0, 3000), rng.uniform(60, 6000)) for i in range(14)), key=lambda j: j.submit_s)
+    decided: list[bool] = []
+    planner = planners.make(name)
+
+    def watched(problem: Problem) -> Plan:
+        decided.append(not problem.between)
+        return planner(problem)
+
+    simulation = simulate(rows, watched, 4000.0, changes=changes(rng))
+    sizes = {nodes for account in simulation.accounts.values() for _, nodes in account.changes}
+    assert sizes <= {0, *SIZES} and len(sizes) > 3
+    assert 5 < sum(decided) <= 4000.0 / EVERY_S and not all(decided)
+
+
+def test_waiting_trainers_get_idle_nodes_at_once_and_training_ones_at_the_decision() -> None:
+    """As in the paper's Fig 8: nodes freed by one go to the next without a decision."""
+    rows = [job(1, 0.0, CURVE.at(8) * 129), job(2, 62.0, 9000.0)]
+    simulation = simulate(rows, "greedy", 4000.0, changes=[still_pool(8)])
+    first, second = (simulation.accounts[TrainerId(name)] for name in ("j01", "j02"))
+    assert first.ended_s == pytest.approx(129.0)
+    assert second.changes == [(first.ended_s, 8)]

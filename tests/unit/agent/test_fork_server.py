@@ -1,4 +1,4 @@
-"""A script's output when its log cannot be written."""
+"""The log and the seed that a fork server gives to a script."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from pilot.agent import fork_server
-from pilot.agent.fork_server import Log
+from pilot.agent.fork_server import Log, seed_of
+from pilot.cli.submit import launch
 from pilot.rundir import log_marks
 from pilot.rundir.log_marks import Marker
 
@@ -78,3 +79,13 @@ def test_two_do_not_rotate_a_log_at_once(tmp_path: Path, monkeypatch: pytest.Mon
         assert path.read_text() == "two\n"
     log_marks.rotate_if_full(path)
     assert path.read_text() == ""
+
+
+def test_the_seed_is_the_trainer_s_own_unless_it_was_given(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("")
+    ours = {"PILOT_TRAINER": "t1"}
+    given = launch(script, [], "python", (), 5).environment
+    assert seed_of(given | ours) == 5
+    assert launch(script, [], "python", ()).environment == {}
+    assert seed_of(ours) == seed_of(ours) != seed_of({"PILOT_TRAINER": "t2"})
