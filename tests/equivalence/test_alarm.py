@@ -136,7 +136,7 @@ def test_the_first_difference_is_named_with_the_steps_between_which_it_arose(
     edit: Edit, name: str, edited_at: int, steps: tuple[int, int]
 ) -> None:
     between = f"between {steps[0]} and {steps[1]}"
-    line = rf"same state: {name} has differed since a step {between};.*there is no checkpoint"
+    line = rf"same state: {name} has differed since a step {between};.*earlier checkpoint: there is no"
     assert_differs(lambda: edited(edit, edited_at), line)
 
 

@@ -57,7 +57,7 @@ class NoisyAtOnce(Noisy):
 
 
 @dataclass
-class FakeLoop:
+class LoopView:
     """A session at a position that the test sets; its training loop draws random numbers, too."""
 
     rank: int = 0
@@ -110,7 +110,7 @@ class FakeLoop:
         random.gauss(0, 1)
 
 
-class Walking(FakeLoop):
+class Walking(LoopView):
     """Each step that it begins is applied."""
 
     def begin(self, share: StepShare, batch: int) -> None:
@@ -131,7 +131,7 @@ def one_by_one(dataset: Noisy, seed: int, epoch: int) -> list[tuple[int, float]]
     return sorted(samples)
 
 
-def one_step(iterator: Iterator[Any], loop: FakeLoop) -> list[Any] | None:
+def one_step(iterator: Iterator[Any], loop: LoopView) -> list[Any] | None:
     """The batches of a rank in one step that count; None: the epoch is over."""
     batches = []
     while (batch := next(iterator, None)) is not None:
@@ -143,7 +143,7 @@ def one_step(iterator: Iterator[Any], loop: FakeLoop) -> list[Any] | None:
 
 
 def all_steps(
-    loaders: Sequence[Stream], loops: Sequence[FakeLoop], changes: Iterable[tuple[int, bool]]
+    loaders: Sequence[Stream], loops: Sequence[LoopView], changes: Iterable[tuple[int, bool]]
 ) -> Iterator[tuple[list[Any], bool]]:
     """The steps of an epoch in which the group changes: the batches of all ranks that count, and whether the step is
     void. ``changes``: after each step, the next group's size, and whether the step is void.

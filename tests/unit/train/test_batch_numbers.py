@@ -8,12 +8,12 @@ from pilot.core.errors import UserError
 from pilot.train.data.sampler import Batching
 from pilot.train.data.training_loader import Loader
 from tests.equivalence.loops import Loop
-from tests.unit.train.positioned import FakeLoop, Noisy, made
+from tests.unit.train.positioned import LoopView, Noisy, made
 
 STEP, STEPS = 4, 5
 
 
-class Stepping(FakeLoop):
+class Stepping(LoopView):
     """Applies each step when its last batch comes back, unless that is ``void``."""
 
     void = False
@@ -26,7 +26,7 @@ class Stepping(FakeLoop):
             self.revision += self.void
 
 
-def two_of(loop: FakeLoop) -> Loader:
+def two_of(loop: LoopView) -> Loader:
     """Two batches per step."""
     return made(loop, Noisy([()] * STEP * STEPS), Batching(total=STEP, micro=2), options={})
 
@@ -42,7 +42,7 @@ def test_a_pass_begins_in_the_middle_and_a_void_step_is_repeated() -> None:
 
 
 def test_a_process_that_comes_after_the_last_step_sees_its_numbers() -> None:
-    assert [number for number, _ in two_of(FakeLoop(cursor=STEP * STEPS, steps=STEPS)).enumerate()] == [8, 9]
+    assert [number for number, _ in two_of(LoopView(cursor=STEP * STEPS, steps=STEPS)).enumerate()] == [8, 9]
 
 
 @pytest.mark.parametrize("stream", [False, True])

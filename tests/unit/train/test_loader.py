@@ -29,7 +29,7 @@ from pilot.train.data.sampler import Batching, mix
 from tests import sample_streams
 from tests.unit.train.positioned import (
     DRAWS,
-    FakeLoop,
+    LoopView,
     Noisy,
     NoisyAtOnce,
     Walking,
@@ -62,7 +62,7 @@ def test_samples_are_those_of_their_own_streams_whatever_the_group_the_cut_and_t
     """Even if only some samples draw, so that a loader finds out late that one does."""
     dataset = kind(draws)
     expected = one_by_one(dataset, seed, 0)
-    loops = [FakeLoop(rank, 4, seed=seed) for rank in range(4)]
+    loops = [LoopView(rank, 4, seed=seed) for rank in range(4)]
     loaders = [made(loop, dataset, batching, options={}) for loop in loops]
     taken: list[tuple[int, float]] = []
     for batches, void in all_steps(loaders, loops, changes):
@@ -76,7 +76,7 @@ def test_samples_are_those_of_their_own_streams_whatever_the_group_the_cut_and_t
 @pytest.mark.parametrize("kind", [Noisy, NoisyAtOnce])
 def test_they_are_the_same_from_workers_also_where_the_plan_changes(kind: type[Noisy], options: dict[str, Any]) -> None:
     dataset = kind([() if i % 3 else tuple(sorted(DRAWS))[: i % 7] for i in range(40)])
-    loop = FakeLoop(seed=3)
+    loop = LoopView(seed=3)
     loader = made(loop, dataset, Batching(total=8, micro=3), options=options)
     for epoch in range(2):
         loop.epoch, loop.cursor = epoch, 0

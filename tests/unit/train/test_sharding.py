@@ -131,7 +131,7 @@ def test_a_trained_parameter_that_is_not_sharded_is_refused(mesh: Any) -> None:
 def test_tensors_that_are_not_sharded_are_compared_in_the_node(mesh: Any, buffers: tuple[float, float]) -> None:
     """By processes of a node that hold other shards of the same parameter."""
     words: list[int] = []
-    ties: Any = SimpleNamespace(say=lambda word: [words.append(word), word][1:])
+    ties: Any = SimpleNamespace(exchange=lambda word: [words.append(word), word][1:])
     alarms = []
     for number, buffer in enumerate(buffers):
         model = sharded(mesh)
@@ -147,7 +147,7 @@ def test_tensors_that_are_not_sharded_are_compared_in_the_node(mesh: Any, buffer
     group: Any = SimpleNamespace(generation=1, size=4)
     for alarm in alarms:
         alarm.checksum(0, group)
-    ties.say = lambda _word: words
+    ties.exchange = lambda _word: words
     numbers = {alarm.checksum(1, group) for alarm in alarms}
     assert len(numbers) == (1 if buffers[0] == buffers[1] else 2)
 

@@ -19,7 +19,7 @@ from pilot.train.data.sampler import Batching
 from pilot.train.data.stream import StreamBatches
 from pilot.train.data.training_loader import Stream
 from tests.equivalence.loops import Loop
-from tests.unit.train.positioned import FakeLoop, all_steps, batchings, changes
+from tests.unit.train.positioned import LoopView, all_steps, batchings, changes
 
 
 class Numbers(IterableDataset[int]):
@@ -41,7 +41,7 @@ class Seekable(Numbers):
 
 
 @dataclass
-class Reading(FakeLoop):
+class Reading(LoopView):
     """It learns how long its epoch is."""
 
     length: int | None = None
