@@ -247,9 +247,6 @@ class Remark(FromAgent, frozen=True):
     text: str
 
 
-# --- coordinator -> agent -------------------------------------------------------------------------------------------
-
-
 class Welcome(Message, frozen=True):
     """The agent is in the pool as ``node``; in a group, each node has ``rails`` rank processes."""
 
@@ -329,9 +326,6 @@ class LeaveGroup(Message, frozen=True):
     generation: int
 
 
-# --- CLI <-> coordinator --------------------------------------------------------------------------------------------
-
-
 class Request(Message, frozen=True):
     """A verb of :mod:`pilot.protocol.requests` and its arguments."""
 
@@ -372,12 +366,10 @@ _order_of = FromPlain[Order](Order)
 
 def encode(message: Sent, event: int = 0) -> bytes:
     """Return one message as one frame. ``event``: the number of the journal entry that caused it; 0: none did."""
-    return _encoder.encode(message if isinstance(message, Message) and not event else _with_event(message, event))
-
-
-def _with_event(message: Sent, event: int) -> dict[str, Any]:
+    if isinstance(message, Message) and not event:
+        return _encoder.encode(message)
     data = msgspec.to_builtins(message, builtin_types=(bytes,)) if isinstance(message, Message) else plain(message)
-    return {**data, "event": event}
+    return _encoder.encode({**data, "event": event})
 
 
 def _decoder(kind: Any, convert: Callable[[Any], Any] = lambda message: message) -> Callable[[bytes], Any]:

@@ -17,7 +17,7 @@ from pilot.core.errors import SubmitError
 from pilot.protocol.pool_status import KeeperStatus
 from pilot.provisioning.pilot_jobs import JobEnded, JobEvent, PilotJobs
 from pilot.provisioning.retry import Retry, Troubled, Troubles
-from pilot.provisioning.scaling_policy import Scaling, Situation, decide
+from pilot.provisioning.scaling_policy import PoolDemand, Scaling, decide
 from pilot.provisioning.scheduler import JobPhase, QueueSnapshot, SchedulerThread
 from pilot.site.site import Site
 
@@ -214,7 +214,7 @@ class Keeper:
 
     async def _act(self, snapshot: QueueSnapshot) -> None:
         now_s = self._clock()
-        situation = Situation(
+        situation = PoolDemand(
             now_s,
             self._demand.nodes,
             self.book.scaling_jobs(now_s, self._demand.spare),

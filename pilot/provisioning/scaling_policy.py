@@ -1,4 +1,4 @@
-"""Decide how many pilots to keep, without side effects: a :class:`Situation` in, submissions and cancellations out.
+"""Decide how many pilots to keep, without side effects: a :class:`PoolDemand` in, submissions and cancellations out.
 
 ==============  =======================================================================================
 wanted          the nodes that a plan would use if it could, from the coordinator
@@ -52,7 +52,7 @@ class ScalingJob:
 
 
 @dataclass(frozen=True, slots=True)
-class Situation:
+class PoolDemand:
     """The basis of a decision; times are on the coordinator's clock. See the module's table.
 
     ``jobs`` are all that may exist; ``queue`` is the scheduler's last answer. ``warm_up_s`` is how long a trainer takes
@@ -90,7 +90,7 @@ class ShortJobs:
     too_long: tuple[str, ...] = ()
 
 
-def decide(site: Site, now: Situation) -> Scaling:
+def decide(site: Site, now: PoolDemand) -> Scaling:
     """Decide what to submit and to cancel now."""
     living = [job for job in now.jobs if not job.leaving]
     missing = _jobs_wanted(site, now) - len(living)
@@ -105,11 +105,11 @@ def decide(site: Site, now: Situation) -> Scaling:
     return Scaling(submit, replaced, held_back)
 
 
-def _jobs_wanted(site: Site, now: Situation) -> int:
+def _jobs_wanted(site: Site, now: PoolDemand) -> int:
     return math.ceil(now.wanted_nodes / site.nodes_per_pilot)
 
 
-def fitting_walltime_s(site: Site, now: Situation) -> float | None:
+def fitting_walltime_s(site: Site, now: PoolDemand) -> float | None:
     """A wall time in minutes that ends before another job needs the planned nodes; None if it is too short to be
     useful."""
     if site.walltime_min is None or now.queue.window_s is None or not now.queue.planned_nodes:
@@ -119,7 +119,7 @@ def fitting_walltime_s(site: Site, now: Situation) -> float | None:
     return fits_s if worth_s <= fits_s < site.walltime_s else None
 
 
-def _short_jobs(site: Site, now: Situation, living: Sequence[ScalingJob]) -> ShortJobs:
+def _short_jobs(site: Site, now: PoolDemand, living: Sequence[ScalingJob]) -> ShortJobs:
     """As many short jobs for planned nodes as are wanted beyond those running and those that will start on idle
     nodes."""
     walltime_s = fitting_walltime_s(site, now)
@@ -135,7 +135,7 @@ def _short_jobs(site: Site, now: Situation, living: Sequence[ScalingJob]) -> Sho
     return ShortJobs(walltime_s, max(0, count), too_long)
 
 
-def _allowed(site: Site, now: Situation, missing: int) -> tuple[int, str]:
+def _allowed(site: Site, now: PoolDemand, missing: int) -> tuple[int, str]:
     """How many of ``missing`` jobs may be submitted now, and what holds the others back."""
     if now.now_s < now.resume_s:
         return 0, f"waiting {now.resume_s - now.now_s:.0f} s after failures"

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pilot.provisioning.pilot_jobs import PilotJobs
-from pilot.provisioning.scaling_policy import BOUND_FACTOR, BOUND_SLACK, Scaling, Situation, decide
+from pilot.provisioning.scaling_policy import BOUND_FACTOR, BOUND_SLACK, PoolDemand, Scaling, decide
 from pilot.provisioning.scheduler import JobEnd, JobPhase, JobView, QueueSnapshot
 from pilot.site.site import Site
 
@@ -36,7 +36,7 @@ class World:
         self.cancel(self.book.to_cancel(self.now_s))
         found = decide(
             SITE,
-            Situation(
+            PoolDemand(
                 self.now_s,
                 self.wanted,
                 self.book.scaling_jobs(self.now_s),

@@ -14,7 +14,7 @@ from pilot.checkpoint.tree import copied
 from pilot.core.errors import UserError
 from pilot.protocol.remaining_work import BY_SESSION
 from pilot.train.state.block import encoded
-from pilot.train.state.stepper import Steppers
+from pilot.train.state.stepper import Scheduler, Steppers
 from pilot.train.state.trained_set import SUMMED, of_groups
 
 
@@ -278,3 +278,50 @@ def _check_parameters(model: nn.Module, steppers: Steppers) -> None:
                 f"the model's parameter {name} requires a gradient but no optimizer has it: give it to the"
                 " optimizer, or call requires_grad_(False) on it before creating the session"
             )
+
+
+_COUNTED = ("step", "samples", "epoch")
+"""What a scheduler may count."""
+
+
+def as_one(model: nn.Module | dict[str, nn.Module]) -> nn.Module:
+    """Several models as one, each under its name; without torch.compile's wrappers, so that names do not change."""
+    if isinstance(model, nn.Module):
+        return getattr(model, "_orig_mod", model)
+    if isinstance(model, dict) and model and all(isinstance(one, nn.Module) for one in model.values()):
+        try:
+            return nn.ModuleDict({name: getattr(one, "_orig_mod", one) for name, one in model.items()})
+        except (KeyError, TypeError) as error:
+            raise UserError(f"pilot.train.session: a model cannot have this name: {error}") from None
+    raise UserError(
+        f"pilot.train.session takes a model, or a dict of several by name, and got a {type(model).__name__}: tensors"
+        " that are in no model belong into one (torch.nn.Module, or ParameterList and ParameterDict)"
+    )
+
+
+def check_schedule(schedulers: Collection[Scheduler], schedule: str | None) -> None:
+    for scheduler in schedulers:
+        check_scheduler(scheduler)
+    kinds = {isinstance(one, torch.optim.lr_scheduler.ReduceLROnPlateau) for one in schedulers}
+    plateau = True in kinds
+    if len(kinds) > 1:
+        raise UserError("ReduceLROnPlateau and other schedulers count differently: use one kind per session")
+    if plateau and schedule in (None, *_COUNTED):
+        raise UserError(
+            "ReduceLROnPlateau needs a measure: schedule='loss', and session.report(loss=...) at each epoch's end"
+        )
+    for scheduler in schedulers if not plateau else ():
+        parameters = inspect.signature(scheduler.step).parameters.values()
+        if needed := [p.name for p in parameters if p.default is p.empty and p.kind <= p.POSITIONAL_OR_KEYWORD]:
+            raise UserError(
+                f"{type(scheduler).__name__}.step needs {', '.join(needed)}, which pilot.train.session does not know:"
+                " step it yourself, by the epoch or session.steps, and call session.track('scheduler', it)"
+            )
+    if schedulers and schedule is None:
+        raise UserError(
+            "say what the scheduler counts: pilot.train.session(..., schedule='step') if a plain loop calls"
+            " scheduler.step() for each batch, schedule='epoch' if for each epoch (schedule='samples': like"
+            " 'step', but equally far after the same samples on any number of nodes)"
+        )
+    if not plateau and schedule not in (None, *_COUNTED):
+        raise UserError(f"schedule must be 'step', 'samples' or 'epoch', got {schedule!r}")

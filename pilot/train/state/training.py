@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, astuple
 from functools import partial
-from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -38,14 +37,13 @@ from pilot.train.state.progress import (
     Position,
     Sums,
 )
-from pilot.train.state.session_checks import admit, check_scheduler
+from pilot.train.state.session_checks import admit, as_one, check_schedule
 from pilot.train.state.sharding import Wanted, models_adopted, optimizers_adopted, rows_wanted, sharding_of
 from pilot.train.state.state_transfer import Holding, Standing
 from pilot.train.state.stepper import (
     LearningRate,
     Optimizers,
     Scalers,
-    Scheduler,
     Schedulers,
     Stepper,
     Steppers,
@@ -81,8 +79,8 @@ class Training:
         scaler: Scalers | None = None,
     ) -> None:
         self.steppers = Steppers(optimizer, scheduler, scaler)
-        _check_schedule(self.steppers.schedulers.values(), schedule)
-        self.model = _as_one(model)
+        check_schedule(self.steppers.schedulers.values(), schedule)
+        self.model = as_one(model)
         admit(self.model, self.steppers)
         self.sharding = sharding_of(self.model, self.steppers, Seat.of(os.environ).size)
         self.trained = TrainedSet(self.model, self.steppers)
@@ -382,49 +380,5 @@ class Training:
             self.restoring = False
 
 
-def _as_one(model: Models) -> nn.Module:
-    """Several models as one, each under its name; without torch.compile's wrappers, so that names do not change."""
-    if isinstance(model, nn.Module):
-        return getattr(model, "_orig_mod", model)
-    if isinstance(model, dict) and model and all(isinstance(one, nn.Module) for one in model.values()):
-        try:
-            return nn.ModuleDict({name: getattr(one, "_orig_mod", one) for name, one in model.items()})
-        except (KeyError, TypeError) as error:
-            raise UserError(f"pilot.train.session: a model cannot have this name: {error}") from None
-    raise UserError(
-        f"pilot.train.session takes a model, or a dict of several by name, and got a {type(model).__name__}: tensors"
-        " that are in no model belong into one (torch.nn.Module, or ParameterList and ParameterDict)"
-    )
-
-
-def _check_schedule(schedulers: Collection[Scheduler], schedule: str | None) -> None:
-    for scheduler in schedulers:
-        check_scheduler(scheduler)
-    kinds = {isinstance(one, torch.optim.lr_scheduler.ReduceLROnPlateau) for one in schedulers}
-    plateau = True in kinds
-    if len(kinds) > 1:
-        raise UserError("ReduceLROnPlateau and other schedulers count differently: use one kind per session")
-    if plateau and schedule in (None, *_COUNTED):
-        raise UserError(
-            "ReduceLROnPlateau needs a measure: schedule='loss', and session.report(loss=...) at each epoch's end"
-        )
-    for scheduler in schedulers if not plateau else ():
-        parameters = signature(scheduler.step).parameters.values()
-        if needed := [p.name for p in parameters if p.default is p.empty and p.kind <= p.POSITIONAL_OR_KEYWORD]:
-            raise UserError(
-                f"{type(scheduler).__name__}.step needs {', '.join(needed)}, which pilot.train.session does not know:"
-                " step it yourself, by the epoch or session.steps, and call session.track('scheduler', it)"
-            )
-    if schedulers and schedule is None:
-        raise UserError(
-            "say what the scheduler counts: pilot.train.session(..., schedule='step') if a plain loop calls"
-            " scheduler.step() for each batch, schedule='epoch' if for each epoch (schedule='samples': like"
-            " 'step', but equally far after the same samples on any number of nodes)"
-        )
-    if not plateau and schedule not in (None, *_COUNTED):
-        raise UserError(f"schedule must be 'step', 'samples' or 'epoch', got {schedule!r}")
-
-
-_COUNTED = ("step", "samples", "epoch")
 _OF_THE_SCRIPT = ("user", "tracked", "phases")
 """Parts of the state whose tensors nobody else puts where they belong."""

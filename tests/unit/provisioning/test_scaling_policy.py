@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from pilot.provisioning.retry import LONGEST_PAUSE_S, Retry
 from pilot.provisioning.scaling_policy import (
     SUBMISSIONS_PER_POLL,
+    PoolDemand,
     Scaling,
     ScalingJob,
-    Situation,
     decide,
     fitting_walltime_s,
 )
@@ -37,10 +37,10 @@ def running(*jobs: str, spare: bool = False, leaving: bool = False) -> list[Scal
     return [ScalingJob(job, JobPhase.RUNNING, 0, FULL_S, leaving, spare) for job in jobs]
 
 
-def situation(now_s: float, wanted: int, jobs: Sequence[ScalingJob], known: Mapping[str, Any]) -> Situation:
+def situation(now_s: float, wanted: int, jobs: Sequence[ScalingJob], known: Mapping[str, Any]) -> PoolDemand:
     queue = {name: value for name, value in known.items() if name in QueueSnapshot.__dataclass_fields__}
     rest = {name: value for name, value in known.items() if name not in queue}
-    return Situation(now_s, wanted, jobs, QueueSnapshot(**queue), **rest)
+    return PoolDemand(now_s, wanted, jobs, QueueSnapshot(**queue), **rest)
 
 
 def decision(wanted: int, jobs: Sequence[ScalingJob] = (), site: Site = SITE, **known: Any) -> Scaling:
@@ -193,7 +193,7 @@ def test_pauses_double_up_to_a_limit_and_end_with_success() -> None:
     assert backoff.again_s == 5030
 
 
-def any_situation(rng: random.Random) -> Situation:
+def any_situation(rng: random.Random) -> PoolDemand:
     phases = (JobPhase.PENDING, JobPhase.RUNNING, JobPhase.SUSPENDED)
     jobs = [
         ScalingJob(f"j{number}", rng.choice(phases), rng.randrange(9), rng.choice((600.0, 1200.0, FULL_S)),
