@@ -90,6 +90,15 @@ def layers() -> str:
     return "```\n" + "\n".join(line.replace("pilot.", "") for line in _layers()) + "\n```\n"
 
 
+def inner_folders() -> str:
+    """What the folders within the larger ones are."""
+    inner = sorted(
+        path.parent for room in ("core", "service", "research") for path in ROOT.glob(f"pilot/{room}/*/__init__.py")
+    )
+    names = [str(path.relative_to(ROOT)) for path in inner]
+    return table(("folder", "what it is"), ((f"`{name}/`", _purpose(name.replace("/", "."))) for name in names))
+
+
 def train_folders() -> str:
     """What each folder of ``pilot.train`` is, lowest layer first."""
     rows = ((f"`pilot/train/{name}/`", _purpose(f"pilot.train.{name}")) for name in reversed(_layers("train")))
@@ -148,6 +157,7 @@ SECTIONS = {
     "workers": lambda: diagram(WORKER_CHANGES),
     "folders": folders,
     "layers": layers,
+    "inner_folders": inner_folders,
     "train_folders": train_folders,
 }
 
