@@ -85,7 +85,7 @@ def test_a_wrong_script_stays_on_one_node_until_it_is_mended(
     for command in (("status",), ("ls",), ("status", name), ("explain", name)):
         assert "stays on one node: " in shown(*command)
     (log,) = (pool.run_dir / "trainers" / name / "logs").glob("*.log")
-    assert log.read_text().count("pilot check says: differs") == 1
+    assert log.read_text().count("pilot check of its script: differs") == 1
     pool.pilot("cancel", name)
     pool.until("it has ended", lambda s: s.trainer(name).phase == "cancelled")
     script.write_text(TRAIN.read_text())
