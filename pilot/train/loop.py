@@ -360,7 +360,7 @@ class SessionLoop(LoopView):
                 "a session has one training loader: to train on two datasets make one whose samples hold one of each;"
                 " for data that is not trained on, use torch's DataLoader"
             )
-        if micro is not None and self._training.steppers.apart:
+        if micro is not None and self._training.steppers.by_name:
             raise UserError(
                 "micro_batch_size needs optimizers that are stepped together: give pilot.train.session a list of them,"
                 " or use a smaller batch"

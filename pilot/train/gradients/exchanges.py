@@ -75,7 +75,7 @@ class Exchanges:
     def _made(self) -> list[Exchange]:
         trained, steppers = self._training.trained, self._training.steppers
         trained.laid_out()
-        if steppers.apart:
+        if steppers.by_name:
             return [LateExchange(trained.of(stepper), self._wire_dtype) for stepper in steppers]
         if (sharding := self._training.sharding) is not None:
             check_trained(trained.trained())

@@ -142,7 +142,7 @@ def _check(model: nn.Module, sharded: Mapping[str, nn.Parameter], steppers: Step
                 f"the model's parameter {name} is not sharded by rows over the {size} processes of its node: call"
                 " fully_shard(module, mesh=pilot.train.node_mesh()), without shard_placement_fn"
             )
-    if steppers.apart:
+    if steppers.by_name:
         raise UserError("a sharded model needs optimizers that are stepped together: pass a list, not a dict")
     if steppers.scalers:
         raise UserError(

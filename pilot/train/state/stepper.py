@@ -113,13 +113,13 @@ class Steppers:
                 "pilot.train.session needs an optimizer: one, a list (stepped together), or a dict (stepped by name)"
                 + "".join(f"; a {kind} is none: if it wraps one, pass that one" for kind in others[:1])
             )
-        self.apart = isinstance(optimizers, dict)
+        self.by_name = isinstance(optimizers, dict)
         self.optimizers: dict[str, torch.optim.Optimizer] = named
         self._attributes = {name: OwnAttributes(one) for name, one in named.items()}
         self.schedulers: dict[str, Scheduler] = _named(schedulers)
         _check_form("scheduler", schedulers, optimizers)
         _check_form("scaler", None if isinstance(scalers, Scaler) else scalers, optimizers)
-        if not self.apart:
+        if not self.by_name:
             self._of = {"": Stepper("", named, self.schedulers, None if isinstance(scalers, dict) else scalers)}
         else:
             self._of = {
@@ -144,8 +144,8 @@ class Steppers:
         """The steppers called ``name``; None: all."""
         if name is None:
             return list(self)
-        if not self.apart or name not in self._of:
-            known = ", ".join(map(repr, self._of)) if self.apart else "none: one call steps all optimizers"
+        if not self.by_name or name not in self._of:
+            known = ", ".join(map(repr, self._of)) if self.by_name else "none: one call steps all optimizers"
             raise UserError(f"session.step: no optimizer is named {name!r}; the names are {known}")
         return [self._of[name]]
 

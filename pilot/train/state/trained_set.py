@@ -52,7 +52,7 @@ class TrainedSet:
         return [
             p
             for p in self.named.values()
-            if id(p) in its and p.numel() and (p.requires_grad or (self._steppers.apart and p.dtype in SUMMED))
+            if id(p) in its and p.numel() and (p.requires_grad or (self._steppers.by_name and p.dtype in SUMMED))
         ]
 
     def trained(self) -> dict[str, nn.Parameter]:
@@ -139,7 +139,7 @@ class TrainedSet:
     def described(self) -> dict[str, str]:
         """A description to compare. (Without what a script may freeze within a step.)"""
         groups = {f"the groups of the optimizer {name}": str(its) for name, its in self.members()["groups"].items()}
-        if self._steppers.apart:
+        if self._steppers.by_name:
             return groups
         return groups | {
             f"the parameter {name}": "trained" if parameter.requires_grad else "frozen"
@@ -164,7 +164,7 @@ class TrainedSet:
                 readding.add(parameters)
 
     def _now(self) -> tuple[list[bool], list[list[int]]]:
-        required = [] if self._steppers.apart else list(map(_requires_grad, self._parameters))
+        required = [] if self._steppers.by_name else list(map(_requires_grad, self._parameters))
         return required, [list(map(id, group["params"])) for group in self._steppers.groups()]
 
     def _difference(self) -> str:

@@ -91,7 +91,7 @@ class Training:
         self.position = Position()
         self.ledger = Lineage()
         self.agreements = AgreementLog()
-        self.catch_up = CatchUp(self.tell_restored)
+        self.catch_up = CatchUp(self.call_on_restore)
         self.user: dict[str, Any] = {}
         self.tracked: dict[str, Stateful] = {}
         self.changing: set[str] = set()
@@ -336,7 +336,7 @@ class Training:
         if changes:
             self.keep()
         rng.restore(state["rng"])
-        self.tell_restored()
+        self.call_on_restore()
 
     def _is_there(self, state: Mapping[str, Any]) -> bool:
         """Whether the script runs what follows the same step as ``state``, and not for the second time."""
@@ -370,8 +370,8 @@ class Training:
             state = {**state, "optimizer": optimizers_adopted(state["optimizer"], self.steppers)}
         self.steppers.restore(state)
 
-    def tell_restored(self) -> None:
-        """Tell the script that the state was replaced."""
+    def call_on_restore(self) -> None:
+        """Call the functions of ``session.on_restore``: the state was replaced."""
         self.restoring = True
         try:
             for function in self.on_restore:

@@ -45,7 +45,7 @@ class Rollback:
 
     def __init__(self, training: Training) -> None:
         self._training = training
-        self._by_name = training.steppers.apart
+        self._by_name = training.steppers.by_name
         self._snapshots: list[Snapshot] | None = None
         self._changing: list[Snapshot] = []
         self._of_script: list[ObjectSnapshot] = []
@@ -95,7 +95,7 @@ class Rollback:
             one.back()
         for one in self._others():
             one.forget()  # only values that each step changes keep a copy
-        self._training.tell_restored()
+        self._training.call_on_restore()
 
     def phase_ends(self) -> None:
         """End a phase: save the script's values after it, and take snapshots, because another phase may follow."""
@@ -110,7 +110,7 @@ class Rollback:
         for one in self._of_script:
             if one.name in then:
                 one.put(then[one.name])
-        self._training.tell_restored()
+        self._training.call_on_restore()
 
     def _others(self) -> list[Snapshot]:
         """Return the snapshots of values that no step has changed."""

@@ -69,7 +69,7 @@ class Step:
         self._seed = seed
         self._metrics = metrics
         self._of_step: dict[str, float] = {}
-        self._by_name = training.steppers.apart
+        self._by_name = training.steppers.by_name
         self._alarm = Alarm(training, ties)
         self.rehearsal: Rehearsal | None = None
         self.rehearsed: Callable[[], None] = lambda: None

@@ -68,7 +68,7 @@ class StepSums:
 
     def _sum_of(self, stepper: Stepper, loss: torch.Tensor | float, checksum: int) -> Words | None:
         number = self.exchanges.number(stepper)
-        if self.training.steppers.apart and not self._selected(number):
+        if self.training.steppers.by_name and not self._selected(number):
             return None
         exchange = self.exchanges.each[number]
         exchange.flush()
