@@ -10,7 +10,7 @@ import pytest
 from pilot.core.commands import Outcome
 from pilot.core.curves.curve import Curve
 from pilot.core.curves.measured import Measured, RescaleCosts
-from pilot.core.events import ExitCause, GroupBroken, GroupFormed, PoolChanged, Progress, WorkerExited
+from pilot.core.events import CodeLoaded, ExitCause, GroupBroken, GroupFormed, PoolChanged, Progress, WorkerExited
 from pilot.core.ids import Generation, NodeId, TrainerId
 from pilot.core.pool.evidence import SetAside, Stage
 from pilot.core.pool.pool import Pool
@@ -237,3 +237,23 @@ def test_a_rescale_that_replaces_nodes_counts_as_growing(after: str, up_s: float
     note(1.0, trainer, Progress(T, Generation(2), 6, 0, 32, rescale_s=7.0))
     assert [trainer.measured.rescale_s(RescaleCosts(5), up=up) for up in (True, False)] == [up_s, down_s]
     assert (trainer.counts.rescales_up, trainer.counts.rescales_down) == (len(after) > 2, len(after) < 2)
+
+
+@pytest.mark.parametrize("ends", ["not", "its worker", "it stops", "it is closed", "on another node"])
+def test_only_workers_that_go_on_have_versions_of_code(ends: str) -> None:
+    one, phase = trainer(), WorkerPhase.STOPPING if ends == "its worker" else WorkerPhase.READY
+    one.workers[A] = Worker(phase=phase)
+    one.stops, one.outcome = ends == "it stops", Outcome.FAILED if ends == "it is closed" else None
+    noted = note(0.0, one, CodeLoaded(one.id, B if ends == "on another node" else A, (("/lib.py", "1"),)))
+    assert (noted is not None, one.code) == ((True, {"/lib.py": "1"}) if ends == "not" else (False, {}))
+
+
+def test_each_group_that_forms_is_an_interruption_and_nothing_else_is() -> None:
+    world = World()
+    world.join(1)
+    world.submit("t", 1, 3)
+    world.settle()
+    one = world.core.trainers[TrainerId("t")]
+    formed = [now_s for now_s, event, _ in world.history if isinstance(event, GroupFormed)]
+    world.step(one.id)
+    assert one.interrupted_s == formed[-1] < world.now_s
