@@ -242,7 +242,7 @@ def test_a_rescale_that_replaces_nodes_counts_as_growing(after: str, up_s: float
 @pytest.mark.parametrize("ends", ["not", "its worker", "it stops", "it is closed", "on another node"])
 def test_only_workers_that_go_on_have_versions_of_code(ends: str) -> None:
     one, phase = trainer(), WorkerPhase.STOPPING if ends == "its worker" else WorkerPhase.READY
-    one.workers[A] = Worker(phase=phase)
+    one.workers[A] = Worker(0, phase)
     one.stops, one.outcome = ends == "it stops", Outcome.FAILED if ends == "it is closed" else None
     noted = note(0.0, one, CodeLoaded(one.id, B if ends == "on another node" else A, (("/lib.py", "1"),)))
     assert (noted is not None, one.code) == ((True, {"/lib.py": "1"}) if ends == "not" else (False, {}))
