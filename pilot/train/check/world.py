@@ -189,7 +189,7 @@ class RankWorld(ABC):
         self._expected = self._born = 0
 
     def spawn(self, count: int) -> None:
-        """GroupStart new ranks."""
+        """Start new ranks."""
         with self.changed:
             self._expected += count
             for _ in range(count):
