@@ -263,7 +263,7 @@ class AgentState:
                 worker.answer = message
                 return [Send(message)]
             case wire.RankStepTimes():
-                self.step_times[event.trainer] = message.pace
+                self.step_times[event.trainer] = message.times
                 return []
             case wire.Remark():
                 return [Send(message)]

@@ -26,7 +26,7 @@ from pilot.agent.submitted_code import content, is_copied
 from pilot.core.errors import UserError
 from pilot.core.pool.evidence import headline, last_words
 from pilot.core.version import __version__
-from pilot.host import private_folder as own_folder
+from pilot.host import private_folder
 from pilot.host.files import publish, read_regular
 from pilot.submission import script_code
 from pilot.submission.submission import CheckJob, LaunchSpec
@@ -64,7 +64,7 @@ def checked(job: CheckJob) -> Found:
     found = _run(job, copied)
     if found.result != "unchecked":
         with suppress(OSError):  # it is run again next time
-            own_folder.make(file.parent)
+            private_folder.make(file.parent)
             publish(file, json.dumps(asdict(found)).encode())
     return found
 

@@ -14,8 +14,7 @@ import msgspec
 from pilot.agent.fork_server import THREAD_VARIABLES
 from pilot.agent.shortage import when_possible
 from pilot.core.errors import one_line
-from pilot.host import private_folder as own_folder
-from pilot.host import proc
+from pilot.host import private_folder, proc
 from pilot.protocol import wire
 from pilot.rundir import trainer_folder
 from pilot.submission.submission import CheckJob
@@ -78,7 +77,7 @@ class ScriptCheck:
     async def _output(self) -> bytes:
         with (
             trainer_folder.home(Path(self._order.directory), self._order.uid) as home,
-            open(home / LOG, "ab", opener=own_folder.private) as log,
+            open(home / LOG, "ab", opener=private_folder.private) as log,
         ):
             process = await asyncio.create_subprocess_exec(
                 *(self._order.launch.python, "-P", "-m", "pilot.agent.check_program"),

@@ -22,8 +22,7 @@ from pilot.agent.workdir import Workdir
 from pilot.agent.worker import LocalRanks, NodeWorker, TrainingProcess, WorkerSocket, check_launch, kill_session
 from pilot.core.commands import ExamineGroup, StopWorker
 from pilot.core.errors import UserError
-from pilot.host import private_folder as own_folder
-from pilot.host import proc
+from pilot.host import private_folder, proc
 from pilot.host.system import usable_cores
 from pilot.protocol import wire
 from pilot.protocol.gate import OUT_OF
@@ -217,9 +216,9 @@ class Workers:
         with (
             theirs,
             trainer_folder.held(path.parent, order.uid, make=True) as logs,
-            open(logs / path.name, "ab", opener=own_folder.private) as file,
+            open(logs / path.name, "ab", opener=private_folder.private) as file,
         ):
-            server.launch(job, [theirs.fileno(), file.fileno(), own_folder.descriptor_of(logs)])
+            server.launch(job, [theirs.fileno(), file.fileno(), private_folder.descriptor_of(logs)])
             begin = file.tell()
         received, broken = partial(self._received, order.trainer, rank), partial(self._nonsense, order.trainer)
         return TrainingProcess(self._count, rank, server, WorkerSocket(ours, received, broken), path, order.uid, begin)

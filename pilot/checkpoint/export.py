@@ -12,7 +12,7 @@ import torch
 
 from pilot.checkpoint import reader, store, tree
 from pilot.core.errors import UserError
-from pilot.host import output_files as files
+from pilot.host import output_files
 
 
 def export(path: Path, output: Path, only: str = "") -> int:
@@ -30,7 +30,7 @@ def export(path: Path, output: Path, only: str = "") -> int:
     if output.suffix not in writers:
         raise UserError(f"{output.name}: unknown format; end the name in .pt or .safetensors")
     state = _below(store.load(path).state, only, path)
-    with files.output(output) as file:
+    with output_files.output(output) as file:
         writers[output.suffix](state, file)
     return output.stat().st_size
 

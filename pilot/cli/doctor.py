@@ -25,7 +25,7 @@ from pilot.core.ids import TrainerId
 from pilot.core.trainer.spec import Checking
 from pilot.core.trainer.trainer import Phase
 from pilot.doctor.finding import Finding, Findings, fail, ok
-from pilot.host import private_folder as own_folder
+from pilot.host import private_folder
 from pilot.protocol.pool_status import PoolStatus
 from pilot.rundir import trainer_folder
 from pilot.rundir.rundir import RunDir, default_path
@@ -109,7 +109,7 @@ def try_kill_delay(site_file: SiteFile, limit_s: float) -> Iterator[Finding]:
 def _folder() -> Iterator[Path]:
     """A folder beside the user's run directories, so that nodes see it exactly as they see a real one."""
     parent = default_path("doctor").parent
-    own_folder.make(parent)
+    private_folder.make(parent)
     with tempfile.TemporaryDirectory(prefix="doctor-", dir=parent) as folder:
         yield Path(folder)
 

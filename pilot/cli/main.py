@@ -21,7 +21,7 @@ import click
 from pilot.cli.start import INTERRUPTED, end_at_once, ends_at_once
 from pilot.core.errors import PilotError, one_line
 from pilot.core.version import __version__
-from pilot.host import private_folder as own_folder
+from pilot.host import private_folder
 from pilot.host.files import SICK, publish
 from pilot.host.printable import PrintableStream
 
@@ -173,7 +173,7 @@ def _save_traceback() -> str:
     text = traceback.format_exc()
     try:
         base = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "pilot"
-        own_folder.make(base)
+        private_folder.make(base)
         path = base / f"crash-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
         content = f"pilot {__version__}, arguments: {sys.argv[1:]}\n{text}"
         publish(path, content.encode(errors="backslashreplace"))

@@ -13,8 +13,7 @@ import msgspec
 from pilot.core.errors import PilotError, ProtocolError, UserError
 from pilot.core.version import __version__
 from pilot.host.printable import all_printable
-from pilot.protocol import connection, wire
-from pilot.protocol import requests as verbs
+from pilot.protocol import connection, requests, wire
 from pilot.protocol.connection import Connection, client_context, is_pinned
 from pilot.protocol.framing import Frames, framed
 from pilot.protocol.requests import A, R, StudyStatus, Verb
@@ -130,33 +129,33 @@ class PoolClient:
         self._file = file
         self._timeout_s = timeout_s
 
-    def submit(self, submission: Submission) -> verbs.Submitted:
+    def submit(self, submission: Submission) -> requests.Submitted:
         """Submit a trainer. When this returns, it is in the journal."""
-        return self.ask(verbs.SUBMIT, submission)
+        return self.ask(requests.SUBMIT, submission)
 
     def run_study(self, definition: StudyDefinition) -> StudyStatus:
         """Submit a study. When this returns, it is in the journal."""
-        return self.ask(verbs.STUDY_RUN, definition)
+        return self.ask(requests.STUDY_RUN, definition)
 
-    trainers = verbs.LIST
-    history = verbs.HISTORY
-    status = verbs.STATUS
-    nodes = verbs.NODES
-    clear = verbs.CLEAR
-    pilots = verbs.PILOTS
-    wait = verbs.WAIT
-    cancel = verbs.CANCEL
-    scale = verbs.SCALE
-    resume = verbs.RESUME
-    hold = verbs.HOLD
-    release = verbs.RELEASE
-    remove = verbs.REMOVE
-    explain = verbs.EXPLAIN
-    studies = verbs.STUDIES
-    trials = verbs.STUDY_TRIALS
-    stop_study = verbs.STUDY_STOP
-    resume_study = verbs.STUDY_RESUME
-    down = verbs.DOWN  # answered at once: the coordinator exits when everything is gone
+    trainers = requests.LIST
+    history = requests.HISTORY
+    status = requests.STATUS
+    nodes = requests.NODES
+    clear = requests.CLEAR
+    pilots = requests.PILOTS
+    wait = requests.WAIT
+    cancel = requests.CANCEL
+    scale = requests.SCALE
+    resume = requests.RESUME
+    hold = requests.HOLD
+    release = requests.RELEASE
+    remove = requests.REMOVE
+    explain = requests.EXPLAIN
+    studies = requests.STUDIES
+    trials = requests.STUDY_TRIALS
+    stop_study = requests.STUDY_STOP
+    resume_study = requests.STUDY_RESUME
+    down = requests.DOWN  # answered at once: the coordinator exits when everything is gone
 
     def ask(self, verb: Verb[..., A, R], arguments: A) -> R:
         """Send the request ``verb``; returns its answer."""

@@ -96,7 +96,7 @@ class Heartbeat(FromAgent, frozen=True):
     """Sent every ``heartbeat_s``, at ``sent_s`` on the agent's clock; with new measurements of workers, by trainer."""
 
     sent_s: float
-    paces: Annotated[dict[Name, StepTimes], Meta(max_length=64)] = {}
+    step_times: Annotated[dict[Name, StepTimes], Meta(max_length=64)] = {}
 
 
 class Noticed(FromAgent, frozen=True):
@@ -184,7 +184,7 @@ class RankStepTimes(FromAgent, frozen=True):
     """From a worker to its agent, at most every ten seconds; forwarded with the next ``Heartbeat``."""
 
     trainer: Name
-    pace: StepTimes
+    times: StepTimes
 
 
 class RankExamined(FromGroup, frozen=True):

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from pilot.host import private_folder as own_folder
+from pilot.host import private_folder
 from pilot.host.files import open_regular
 
 PERIOD_S = 0.5
@@ -71,7 +71,7 @@ class Marker:
                 os.close(self._file)
                 self._file = None
             if self._file is None:
-                self._file = own_folder.private(times, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC)
+                self._file = private_folder.private(times, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC)
             os.write(self._file, f"{time.time():.2f} {size} {self.rank}\n".encode())
 
 
@@ -157,7 +157,7 @@ def copy_and_empty(path: Path) -> None:
         size = os.fstat(log.fileno()).st_size
         with suppress(FileNotFoundError):
             times_of(path).replace(times_of(rotated(path)))
-        with open(rotated(path), "wb", opener=own_folder.private) as old:
+        with open(rotated(path), "wb", opener=private_folder.private) as old:
             if size > MOST_BYTES:
                 log.seek(size - LOG_BYTES)
                 times_of(rotated(path)).unlink(missing_ok=True)  # its marks are those of other places

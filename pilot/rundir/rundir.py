@@ -17,7 +17,7 @@ import msgspec
 
 from pilot.core.errors import NoRestartError, PilotError, UserError
 from pilot.core.ids import TrainerId
-from pilot.host import private_folder as own_folder
+from pilot.host import private_folder
 from pilot.host.files import publish, replace_link
 from pilot.rundir import heartbeat
 from pilot.rundir.heartbeat import Owner
@@ -102,7 +102,7 @@ class RunDir:
                 f"run directory {self.root}: jobs cannot be submitted from a path with {odd[0]!r}; choose another one"
             )
         try:
-            own_folder.make(self.root)
+            private_folder.make(self.root)
             status = self.root.stat()
             if status.st_uid != os.geteuid():
                 raise UserError(f"run directory {self.root} belongs to user {status.st_uid}; choose another one")
@@ -128,7 +128,7 @@ class RunDir:
         if not left:
             return None
         aside = self.root / "earlier" / time.strftime("%Y%m%d-%H%M%S")
-        own_folder.make(aside.parent)
+        private_folder.make(aside.parent)
         aside.mkdir(mode=0o700)
         for path in left:
             path.rename(aside / path.name)
@@ -329,7 +329,7 @@ def remember(root: Path) -> None:
         if root.parent == state_path():
             return
         folder = _links()
-        own_folder.make(folder)
+        private_folder.make(folder)
         replace_link(folder / hashlib.sha256(str(root).encode()).hexdigest()[:16], str(root))
 
 

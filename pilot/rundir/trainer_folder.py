@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from pilot.core.ids import TrainerId, TrainerUid
-from pilot.host import private_folder as own_folder
+from pilot.host import private_folder
 from pilot.host.files import open_regular, publish
 from pilot.host.private_folder import UnsafeFolder
 
@@ -49,7 +49,7 @@ def home(folder: Path, uid: str) -> Iterator[Path]:
     """Hold ``folder`` if it is that of trainer ``uid``; raises like :func:`held`."""
     with ExitStack() as stack:
         try:
-            place = stack.enter_context(own_folder.held(folder))
+            place = stack.enter_context(private_folder.held(folder))
         except FileNotFoundError:
             raise OSError(errno.ESTALE, "there is no such folder (any more)", str(folder)) from None
         _check_owner(place, uid)
@@ -82,8 +82,8 @@ def held(part: Path, uid: str, *, make: bool = False) -> Iterator[Path]:
             _check_owner(part.parent, uid)
             inside = part
         if make:
-            own_folder.make(inside)
-        yield stack.enter_context(own_folder.held(inside, part, follow=not uid))
+            private_folder.make(inside)
+        yield stack.enter_context(private_folder.held(inside, part, follow=not uid))
 
 
 @contextmanager
@@ -138,6 +138,6 @@ def _check_owner(folder: Path, uid: str) -> None:
     """:class:`UnsafeFolder` unless ``folder`` is that of trainer ``uid`` ("": of no trainer)."""
     owner = owner_of(folder)
     if owner and owner != uid:
-        raise UnsafeFolder(f"it is the folder of another trainer ({owner})", own_folder.shown(folder))
+        raise UnsafeFolder(f"it is the folder of another trainer ({owner})", private_folder.shown(folder))
     if owner != uid:  # it was removed, or the file system is not mounted now
-        raise OSError(errno.ESTALE, "it is the folder of no trainer (any more)", str(own_folder.shown(folder)))
+        raise OSError(errno.ESTALE, "it is the folder of no trainer (any more)", str(private_folder.shown(folder)))

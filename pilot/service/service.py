@@ -227,7 +227,7 @@ class Service:
         match message:
             case wire.Heartbeat():
                 self.send(pilot.node, wire.HeartbeatSeen(message.sent_s))
-                for trainer, times in message.paces.items():
+                for trainer, times in message.step_times.items():
                     if self._intake.runs(pilot.node, trainer):
                         pilot.measured(trainer, times)
             case wire.Noticed():

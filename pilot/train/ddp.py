@@ -36,7 +36,7 @@ from pilot.comm.channel import PeerGone
 from pilot.comm.messages import Gather, Gathered, Quit
 from pilot.core.commands import DissolveGroup, ExamineGroup, Outcome, PauseGroup, StopWorker, WriteCheckpoint
 from pilot.core.errors import UserError
-from pilot.host import private_folder as own_folder
+from pilot.host import private_folder
 from pilot.protocol import wire
 from pilot.rundir import trainer_folder
 from pilot.train.ddp_process import NOTICE_S, ScriptProcess, Store, start, torchrun_environment
@@ -66,7 +66,7 @@ def checkpoint_for_script(checkpoint: Path, uid: str, stack: ExitStack) -> Path:
     folder = checkpoint.parent
     try:
         place = stack.enter_context(trainer_folder.home(folder, uid))
-        if own_folder.open_to_others(folder.resolve()) is None:
+        if private_folder.open_to_others(folder.resolve()) is None:
             return checkpoint
     except OSError as error:
         raise UserError(f"cannot use {error.filename}: {error.strerror}") from None

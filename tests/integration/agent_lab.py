@@ -21,8 +21,7 @@ import psutil
 
 from pilot import __version__
 from pilot.agent.workdir import MARK
-from pilot.host import private_folder as own_folder
-from pilot.host import proc
+from pilot.host import private_folder, proc
 from pilot.protocol import connection, wire
 from pilot.protocol.connection import Certificate
 from pilot.protocol.transport import Link
@@ -194,7 +193,7 @@ def launch(folder: Path, script: str, *arguments: str, trainer: str = "t1") -> w
     """An order to run ``script`` (its text), in a folder such as a submission makes."""
     path, directory = folder / f"{trainer}.py", folder / "trainers" / trainer
     path.write_text(script)
-    own_folder.make(directory / "checkpoints")
+    private_folder.make(directory / "checkpoints")
     digest, given = hashlib.sha256(path.read_bytes()).hexdigest(), {"FROM_USER": "yes"}
     launched = LaunchSpec(path.name, digest, list(arguments), str(folder), sys.executable, given)
     return wire.StartWorker(trainer, "", str(directory), launched, 60.0, 2)

@@ -30,7 +30,7 @@ from pilot.core.ids import TrainerId, TrainerUid
 from pilot.core.trainer.spec import TrainerSpec
 from pilot.doctor import storage_checks
 from pilot.doctor.finding import Grade
-from pilot.host import private_folder as own_folder
+from pilot.host import private_folder
 from pilot.protocol import wire
 from pilot.rundir import log_marks, trainer_folder
 from pilot.rundir.rundir import RunDir
@@ -97,7 +97,7 @@ def shared(tmp_path: Path, open_folder: Path, attacker: SecondUser) -> Shared:
     launches.add(SPEC, LAUNCH)
     found = Shared(attacker, rundir, open_folder / "p", tmp_path / "ours", launches)
     store.write(found.checkpoints, 1, 1, STATE, kept=9, uid=UID)
-    with open(found.logs / "n1.log", "w", opener=own_folder.private) as log:
+    with open(found.logs / "n1.log", "w", opener=private_folder.private) as log:
         log.write("said\n")
     for name in ("checkpoints", "logs"):  # of a trainer with the same name and the first digits of its uid
         (found.ours / HOME / name).mkdir(parents=True)

@@ -166,7 +166,7 @@ class Inbound:
         return [events.ScriptChecked(trainer, node, ProofState(message.result), message.text)]
 
     def _progress(self, node: NodeId, message: wire.Progress) -> list[Event]:
-        """events.Progress from the leader of a group; also accepted late, because its ledger still counts."""
+        """Progress from the leader of a group; also accepted late, because its ledger still counts."""
         if self._driver.overfull:
             self.gaps[message.trainer] = None
             return []

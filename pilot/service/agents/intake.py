@@ -4,7 +4,7 @@ and no more than is good for the journal.
 =============================================  ==================================================================
 message                                        accepted if
 =============================================  ==================================================================
-``Heartbeat``, ``Noticed``                     always: it is about itself (a pace only of a trainer that it runs)
+``Heartbeat``, ``Noticed``                     always: it is about itself (step times only of trainers that it runs)
 any other                                      it has a worker of this trainer, or is a member of this generation
 … that completes a command                     however many there are; :mod:`pilot.service.agents.inbound` checks more
 =============================================  ==================================================================

@@ -22,7 +22,7 @@ from pilot.core.curves.curve_model import ON_SUMMIT, MeasuredRate, Priors, curve
 from pilot.core.ids import TrainerUid
 from pilot.core.trainer.spec import NODES_MAX, TrainerSpec
 from pilot.core.trainer.trainer import Trainer
-from pilot.host import private_folder as own_folder
+from pilot.host import private_folder
 from pilot.host.files import publish, read_regular
 
 log = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ class Learned:
         if self.folder is None or not measured:
             return
         try:
-            own_folder.make(self.folder)
+            private_folder.make(self.folder)
             for uid, measurement in measured:
                 publish(self.folder / f"{uid}.json", msgspec.json.encode(measurement) + b"\n")
             for path in _oldest_first(self.folder)[:-KEPT]:

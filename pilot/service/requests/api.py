@@ -22,8 +22,7 @@ from pilot.core.errors import PilotError, UserError
 from pilot.core.events import Event
 from pilot.core.ids import NodeId, StudyId, TrainerId, TrainerUid
 from pilot.core.trainer.trainer import Phase, Trainer
-from pilot.protocol import requests as verbs
-from pilot.protocol import wire
+from pilot.protocol import requests, wire
 from pilot.protocol.pool_status import Answer, PoolStatus
 from pilot.protocol.requests import A, R
 from pilot.rundir.rundir import RunDir
@@ -48,7 +47,7 @@ T = TypeVar("T")
 Handler = Callable[[dict[str, Any]], Awaitable[Answer]]
 
 
-def _typed(verb: verbs.Verb[..., A, R], method: Callable[[A], Awaitable[R] | R]) -> tuple[str, Handler]:
+def _typed(verb: requests.Verb[..., A, R], method: Callable[[A], Awaitable[R] | R]) -> tuple[str, Handler]:
     """Look up ``verb`` by name; its arguments are validated before ``method`` gets them."""
 
     async def handle(arguments: dict[str, Any]) -> Answer:
@@ -85,27 +84,27 @@ class Api:
         studies = StudyApi(site, driver, view, self._decide)
         self._handlers: dict[str, Handler] = dict(
             [
-                _typed(verbs.SUBMIT, self.submit),
-                _typed(verbs.LIST, lambda _: view.trainers()),
-                _typed(verbs.STATUS, self.status),
-                _typed(verbs.PILOTS, lambda _: view.pilots()),
-                _typed(verbs.NODES, lambda _: view.nodes()),
-                _typed(verbs.CLEAR, self.clear),
-                _typed(verbs.WAIT, self.wait),
-                _typed(verbs.CANCEL, self.cancel),
-                _typed(verbs.SCALE, self.scale),
-                _typed(verbs.RESUME, self.resume),
-                _typed(verbs.HOLD, self.hold),
-                _typed(verbs.RELEASE, self.release),
-                _typed(verbs.REMOVE, self.remove),
-                _typed(verbs.EXPLAIN, lambda asked: view.explain(asked.trainer)),
-                _typed(verbs.HISTORY, lambda asked: view.history(asked.trainer)),
-                _typed(verbs.DOWN, self.down),
-                _typed(verbs.STUDY_RUN, studies.run),
-                _typed(verbs.STUDIES, studies.studies),
-                _typed(verbs.STUDY_TRIALS, studies.trials),
-                _typed(verbs.STUDY_STOP, studies.stop),
-                _typed(verbs.STUDY_RESUME, studies.resume),
+                _typed(requests.SUBMIT, self.submit),
+                _typed(requests.LIST, lambda _: view.trainers()),
+                _typed(requests.STATUS, self.status),
+                _typed(requests.PILOTS, lambda _: view.pilots()),
+                _typed(requests.NODES, lambda _: view.nodes()),
+                _typed(requests.CLEAR, self.clear),
+                _typed(requests.WAIT, self.wait),
+                _typed(requests.CANCEL, self.cancel),
+                _typed(requests.SCALE, self.scale),
+                _typed(requests.RESUME, self.resume),
+                _typed(requests.HOLD, self.hold),
+                _typed(requests.RELEASE, self.release),
+                _typed(requests.REMOVE, self.remove),
+                _typed(requests.EXPLAIN, lambda asked: view.explain(asked.trainer)),
+                _typed(requests.HISTORY, lambda asked: view.history(asked.trainer)),
+                _typed(requests.DOWN, self.down),
+                _typed(requests.STUDY_RUN, studies.run),
+                _typed(requests.STUDIES, studies.studies),
+                _typed(requests.STUDY_TRIALS, studies.trials),
+                _typed(requests.STUDY_STOP, studies.stop),
+                _typed(requests.STUDY_RESUME, studies.resume),
             ]
         )
 
@@ -140,7 +139,7 @@ class Api:
 
     # --- verbs ----------------------------------------------------------------------------------------------------
 
-    async def submit(self, given: Submission) -> verbs.Submitted:
+    async def submit(self, given: Submission) -> requests.Submitted:
         """Submit a new trainer. Answered once it is in the journal."""
         self._refuse_when_draining()
         trainer = self._name(given.name, replaces=given.replace)
@@ -161,20 +160,20 @@ class Api:
         await self._decide(events.TrainerSubmitted(spec), f"trainer {trainer} is submitted")
         if replaced is not None:
             await _in(self._disk, self._launches.remove, replaced.spec)
-        return verbs.Submitted(trainer=trainer, directory=str(self._launches.shown(spec)))
+        return requests.Submitted(trainer=trainer, directory=str(self._launches.shown(spec)))
 
-    async def status(self, _: verbs.Nothing) -> PoolStatus:
+    async def status(self, _: requests.Nothing) -> PoolStatus:
         """Pool, trainers, solves, node-seconds, U."""
         return self._view.status(await _in(self._sums, utilisation_of, self._view.account()))
 
-    async def clear(self, asked: verbs.SomeNodes) -> verbs.Cleared:
+    async def clear(self, asked: requests.SomeNodes) -> requests.Cleared:
         """Forget the failures of these nodes."""
         nodes = [self._node(name) for name in asked.nodes]
         for node in nodes:
             await self._decide(events.NodeCleared(node), f"{node} is cleared")
-        return verbs.Cleared(nodes=list(map(str, nodes)))
+        return requests.Cleared(nodes=list(map(str, nodes)))
 
-    async def wait(self, asked: verbs.Wait) -> verbs.Phases:
+    async def wait(self, asked: requests.Wait) -> requests.Phases:
         """The trainers' phases when all have ended, or after the requested time."""
         core = self._driver.core
         outcomes = {name: core.past.get(TrainerId(name)) for name in asked.trainers}
@@ -182,25 +181,25 @@ class Api:
         named = [self._trainer(name) for name in asked.trainers if name not in past]
         waited = named if asked.trainers else list(core.trainers.values())
         try:
-            async with asyncio.timeout(min(asked.limit_s, verbs.LONGEST_WAIT_S)):
+            async with asyncio.timeout(min(asked.limit_s, requests.LONGEST_WAIT_S)):
                 while any(t.outcome is None and t.phase is not Phase.SHELVED for t in waited):
                     await self._driver.wait_for_change()
         except TimeoutError:
             pass
-        return verbs.Phases(trainers=past | {str(t.id): t.phase for t in waited})
+        return requests.Phases(trainers=past | {str(t.id): t.phase for t in waited})
 
-    async def cancel(self, asked: verbs.OneTrainer) -> verbs.TrainerPhase:
+    async def cancel(self, asked: requests.OneTrainer) -> requests.TrainerPhase:
         """End a trainer."""
         trainer = self._unended(asked.trainer)
         return await self._stands(trainer, events.TrainerCancelled(trainer.id), "is cancelled")
 
-    async def scale(self, asked: verbs.Pilots) -> verbs.Scaled:
+    async def scale(self, asked: requests.Pilots) -> requests.Scaled:
         """Change the number of pilots."""
         self._refuse_when_draining()
         self._scale(asked.pilots)
-        return verbs.Scaled(pilots=asked.pilots, nodes=len(self._driver.core.pool))
+        return requests.Scaled(pilots=asked.pilots, nodes=len(self._driver.core.pool))
 
-    async def resume(self, asked: verbs.Resumption) -> verbs.TrainerPhase:
+    async def resume(self, asked: requests.Resumption) -> requests.TrainerPhase:
         """Continue a trainer that ended early, from its newest checkpoint or from scratch; from scratch also one that
         is held.
         """
@@ -222,23 +221,23 @@ class Api:
         event = events.TrainerResumed(trainer.id, asked.budget_node_hours, asked.from_scratch)
         return await self._stands(trainer, event, "starts from scratch" if asked.from_scratch else "goes on")
 
-    async def hold(self, asked: verbs.OneTrainer) -> verbs.TrainerPhase:
+    async def hold(self, asked: requests.OneTrainer) -> requests.TrainerPhase:
         """Take a trainer's nodes away."""
         trainer = self._unended(asked.trainer)
         return await self._stands(trainer, events.TrainerHeld(trainer.id), "is held")
 
-    async def release(self, asked: verbs.OneTrainer) -> verbs.TrainerPhase:
+    async def release(self, asked: requests.OneTrainer) -> requests.TrainerPhase:
         """Give a held trainer nodes again."""
         trainer = self._unended(asked.trainer)
         if not trainer.held:
             raise UserError(f"trainer {trainer.id} is not held")
         return await self._stands(trainer, events.TrainerReleased(trainer.id), "is released")
 
-    async def _stands(self, trainer: Trainer, event: Event, what: str) -> verbs.TrainerPhase:
+    async def _stands(self, trainer: Trainer, event: Event, what: str) -> requests.TrainerPhase:
         await self._decide(event, f"trainer {trainer.id} {what}")
-        return verbs.TrainerPhase(trainer=trainer.id, phase=trainer.phase, held=trainer.held)
+        return requests.TrainerPhase(trainer=trainer.id, phase=trainer.phase, held=trainer.held)
 
-    async def remove(self, asked: verbs.SomeTrainers) -> verbs.Removed:
+    async def remove(self, asked: requests.SomeTrainers) -> requests.Removed:
         """Delete ended trainers, with their files."""
         trainers = {name: self._ended(name, f"pilot cancel {name} ends it") for name in asked.trainers}.values()
         removed = [self._driver.post(events.TrainerRemoved(trainer.id)) for trainer in trainers]
@@ -247,13 +246,13 @@ class Api:
         for trainer, decision in zip(trainers, removed, strict=True):
             await self._decided(decision, f"trainer {trainer.id} is removed")
             await _in(self._disk, self._launches.remove, trainer.spec)
-        return verbs.Removed(trainers=[str(trainer.id) for trainer in trainers])
+        return requests.Removed(trainers=[str(trainer.id) for trainer in trainers])
 
-    async def down(self, _: verbs.Nothing) -> verbs.Draining:
+    async def down(self, _: requests.Nothing) -> requests.Draining:
         """Drain. Answered once this is in the journal; the coordinator exits when everything is gone."""
         if (decision := self.drain("pilot down")) is not None:
             await self._decided(decision, "the pool is drained")
-        return verbs.Draining(run_dir=self._view.about().run_dir, nodes=len(self._driver.core.pool))
+        return requests.Draining(run_dir=self._view.about().run_dir, nodes=len(self._driver.core.pool))
 
     def drain(self, reason: str) -> Future[None] | None:
         """Start shutting down, once. Completes when that is on disk; None if it was already shutting down."""

@@ -14,7 +14,7 @@ from pilot.core.commands import Outcome
 from pilot.core.errors import JournalError, PilotError, UserError
 from pilot.core.ids import TrainerId, TrainerUid
 from pilot.core.trainer.spec import TrainerSpec
-from pilot.host import private_folder as own_folder
+from pilot.host import private_folder
 from pilot.host.files import publish, replace_link
 from pilot.rundir import trainer_folder
 from pilot.rundir.rundir import RunDir
@@ -141,10 +141,10 @@ class LaunchStore:
 @contextmanager
 def _made(folder: Path, uid: TrainerUid) -> Iterator[Path]:
     """Make ``folder`` for trainer ``uid``, in a folder of ours, and hold it."""
-    own_folder.make(folder.parent)
-    with own_folder.held(folder.parent, follow=False) as pool:
-        own_folder.make(pool / folder.name)
-        with own_folder.held(pool / folder.name, folder, follow=False) as place:
+    private_folder.make(folder.parent)
+    with private_folder.held(folder.parent, follow=False) as pool:
+        private_folder.make(pool / folder.name)
+        with private_folder.held(pool / folder.name, folder, follow=False) as place:
             trainer_folder.mark(place, uid)
             yield place
 
@@ -152,8 +152,8 @@ def _made(folder: Path, uid: TrainerUid) -> Iterator[Path]:
 def _remove(root: Path, name: str) -> None:
     """Remove folder ``name`` from ``root``, which must be ours; do nothing if there is none."""
     if (root / name).exists():
-        with own_folder.held(root, follow=False) as pool:
-            shutil.rmtree(name, dir_fd=own_folder.descriptor_of(pool))
+        with private_folder.held(root, follow=False) as pool:
+            shutil.rmtree(name, dir_fd=private_folder.descriptor_of(pool))
 
 
 @contextmanager
@@ -162,8 +162,8 @@ def _reported(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        where = f" ({own_folder.shown(Path(error.filename))})" if error.filename else ""
-        transient = not isinstance(error, own_folder.UnsafeFolder)
+        where = f" ({private_folder.shown(Path(error.filename))})" if error.filename else ""
+        transient = not isinstance(error, private_folder.UnsafeFolder)
         raise PilotError(f"{what}: {error.strerror}{where}", transient=transient) from None
 
 

@@ -14,7 +14,7 @@ from pilot.core.errors import JournalError, PilotError, UserError
 from pilot.core.ids import StudyId, TrainerId
 from pilot.core.study.study import Parameters, Study, StudySpec, Trial
 from pilot.core.trainer.budget import hours
-from pilot.host import private_folder as own_folder
+from pilot.host import private_folder
 from pilot.host.files import publish
 from pilot.protocol.requests import StudyStatus, TrialList, TrialStatus
 from pilot.rundir import trainer_folder
@@ -42,7 +42,7 @@ class StudyStore:
     def add(self, study: StudySpec, definition: StudyDefinition) -> None:
         """Record a study, before it is in the journal; :class:`PilotError` if writing fails."""
         try:
-            own_folder.make(self.folder(study))
+            private_folder.make(self.folder(study))
             publish(self.folder(study) / "study.json", msgspec.json.encode(definition) + b"\n")
         except OSError as error:
             raise PilotError(f"cannot record the study {study.study}: {error.strerror}", transient=True) from None

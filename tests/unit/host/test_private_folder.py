@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pilot.cli import main
-from pilot.host import private_folder as own_folder
+from pilot.host import private_folder
 from pilot.rundir import rundir
 from pilot.rundir.rundir import RunDir
 
@@ -29,7 +29,7 @@ def home(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     "make",
     [
         lambda home: RunDir(home / ".local/state/pilot/local").create(),
-        lambda home: own_folder.make(home / ".local/state/pilot/local"),
+        lambda home: private_folder.make(home / ".local/state/pilot/local"),
         lambda home: rundir.remember(home / "elsewhere"),
         lambda _: main._save_traceback(),
     ],
@@ -43,22 +43,22 @@ def test_what_is_made_in_the_users_home_is_the_users_alone(home: Path, make: Cal
 
 def test_a_folder_that_is_there_is_left_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir(mode=0o755)
-    own_folder.make(tmp_path / "mine")
+    private_folder.make(tmp_path / "mine")
     assert stat.S_IMODE((tmp_path / "mine").stat().st_mode) == 0o755
     (tmp_path / "file").touch()
     with pytest.raises(FileExistsError):
-        own_folder.make(tmp_path / "file")
+        private_folder.make(tmp_path / "file")
 
 
 def test_errors_of_what_is_done_in_a_held_folder_have_its_name(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError) as caught, own_folder.held(tmp_path) as place:
+    with pytest.raises(FileNotFoundError) as caught, private_folder.held(tmp_path) as place:
         (place / "start" / "index.h5").rename(place / "other")
     assert (caught.value.filename, caught.value.filename2) == (
         f"{tmp_path}/start/index.h5",
         f"{tmp_path}/other",
     )
-    with own_folder.held(tmp_path) as place:
-        assert own_folder.shown(place / "start" / "index.h5") == tmp_path / "start" / "index.h5"
+    with private_folder.held(tmp_path) as place:
+        assert private_folder.shown(place / "start" / "index.h5") == tmp_path / "start" / "index.h5"
 
 
 def test_a_folder_that_is_held_stays_what_it_is_and_is_called_what_it_was(tmp_path: Path) -> None:
@@ -66,20 +66,20 @@ def test_a_folder_that_is_held_stays_what_it_is_and_is_called_what_it_was(tmp_pa
     folder.mkdir()
     (folder / "file").write_text("ours")
     before = set(Path("/proc/self/fd").iterdir())
-    with own_folder.held(folder) as place:
+    with private_folder.held(folder) as place:
         folder.rename(tmp_path / "b")
         folder.symlink_to("/")
         assert (place / "file").read_text() == "ours"
-        assert own_folder.shown(place / "file") == folder / "file"
-        assert own_folder.shown(place) == folder
-    assert own_folder.shown(folder / "file") == folder / "file"
+        assert private_folder.shown(place / "file") == folder / "file"
+        assert private_folder.shown(place) == folder
+    assert private_folder.shown(folder / "file") == folder / "file"
     assert set(Path("/proc/self/fd").iterdir()) == before
 
 
 def test_the_folder_in_which_others_may_replace_ours_is_named(tmp_path: Path) -> None:
     (inner := tmp_path / "open" / "inner").mkdir(parents=True)
-    assert own_folder.open_to_others(inner) is None
+    assert private_folder.open_to_others(inner) is None
     inner.parent.chmod(0o770)
-    assert own_folder.open_to_others(inner) == inner.parent
+    assert private_folder.open_to_others(inner) == inner.parent
     inner.parent.chmod(0o1777)
-    assert own_folder.open_to_others(inner) is None, "the sticky bit"
+    assert private_folder.open_to_others(inner) is None, "the sticky bit"

@@ -51,8 +51,8 @@ LIKELY: dict[str, list[Any]] = {
     "identity": [{}, *({text[:256]: text[:1000]} for text in TEXTS)],
     "accepted": [[], *([[1, text[:256], text[:1000], ""]] for text in TEXTS)],
     "metrics": [{}, *({text: 1.0} for text in TEXTS)],
-    "paces": [{name: [1, 1, 1.0, 1.0]} for name in (OWN, OTHERS, "nobody")],
-    "pace": [[1, 1, 1.0, 1.0]],
+    "step_times": [{name: [1, 1, 1.0, 1.0]} for name in (OWN, OTHERS, "nobody")],
+    "times": [[1, 1, 1.0, 1.0]],
     "resumed": [None, 0],
 }
 KINDS: list[type[wire.Message]] = [kind for kind in wire.FROM_AGENT if kind is not wire.Hello]
