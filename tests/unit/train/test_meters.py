@@ -55,13 +55,13 @@ def test_a_pace_is_reported_at_a_low_rate_and_waits_do_not_count() -> None:
     reports = steps(PaceMeter("t"), 100.0, 40, 0.5, 0.3)
     assert [pace.trainer for pace in reports] == ["t", "t"]
     for one in reports:
-        assert (one.pace.steps, one.pace.samples, one.pace.wall_s) == (20, 160, pytest.approx(PERIOD_S))
-        assert one.pace.own_s == pytest.approx(20 * 0.2)
+        assert (one.times.steps, one.times.samples, one.times.wall_s) == (20, 160, pytest.approx(PERIOD_S))
+        assert one.times.own_s == pytest.approx(20 * 0.2)
 
 
 def test_long_steps_are_reported_when_there_are_a_few() -> None:
     (report, _) = steps(PaceMeter("t"), 0.0, 2 * PERIOD_STEPS, 60.0, 0.0)
-    assert report.pace == StepTimes(PERIOD_STEPS, 8 * PERIOD_STEPS, PERIOD_STEPS * 60.0, PERIOD_STEPS * 60.0)
+    assert report.times == StepTimes(PERIOD_STEPS, 8 * PERIOD_STEPS, PERIOD_STEPS * 60.0, PERIOD_STEPS * 60.0)
 
 
 def test_a_step_counts_only_if_its_beginning_is_known() -> None:
@@ -71,7 +71,7 @@ def test_a_step_counts_only_if_its_beginning_is_known() -> None:
     meter.idle()
     assert meter.applied(2000.0, 0.0, 8) is None, "an evaluation was in between"
     (report,) = steps(meter, 2000.0, PERIOD_STEPS, 5.0, 1.0)
-    assert (report.pace.steps, report.pace.own_s) == (PERIOD_STEPS, PERIOD_STEPS * 4.0)
+    assert (report.times.steps, report.times.own_s) == (PERIOD_STEPS, PERIOD_STEPS * 4.0)
 
 
 @pytest.fixture
