@@ -66,7 +66,8 @@ class World(pilot.train.check.world.RankWorld):
         if self.errors:
             raise self.errors[0]
         assert not any(thread.is_alive() for thread in self._threads), "the ranks wait for each other"
-        assert len(self.results) == len(self.ranks)
+        ends = [[(one.since, one.killed, one.receives) for one in ranks] for ranks in self.generations]
+        assert len(self.results) == len(self.ranks), f"{len(self.results)} results; since, killed, receives: {ends}"
         return self.results
 
     def start_rank(self) -> None:
