@@ -99,7 +99,7 @@ def _slurm_start_s(lab: slurm_lab.Lab) -> float:
 
 
 def _slurm() -> AbstractContextManager[slurm_lab.Lab]:
-    return slurm_lab.running_lab(Path(tempfile.mkdtemp(prefix="lab")))
+    return slurm_lab.running_lab(slurm_lab.new_folder())
 
 
 # --- PBS

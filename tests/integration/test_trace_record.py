@@ -5,22 +5,20 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from pilot.research.traces.changes import read_changes
-from tests.slurm.lab import Lab, LabConfig, missing, running_lab, wait_for
+from tests.slurm.lab import Lab, LabConfig, missing, new_folder, running_lab, wait_for
 
 pytestmark = [pytest.mark.slurm, pytest.mark.skipif(bool(missing()), reason=missing() or "Slurm is here")]
 
 
 @pytest.fixture
 def lab() -> Iterator[Lab]:
-    folder = Path(tempfile.mkdtemp(prefix="lab"))  # short, since sockets are created in it
-    with running_lab(folder, LabConfig(nodes=3, proctrack="pgid")) as running:
+    with running_lab(new_folder(), LabConfig(nodes=3, proctrack="pgid")) as running:
         yield running
 
 

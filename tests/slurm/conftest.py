@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from pilot.cli.demo.leftovers import left_behind, unowned
-from tests.slurm.lab import Lab, LabConfig, missing, running_lab, wait_for
+from tests.slurm.lab import Lab, LabConfig, missing, missing_accounting, new_folder, running_lab, wait_for
 from tests.slurm.pools import SlurmPool
 
 
@@ -27,7 +26,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture
 def lab(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
     """The test's own lab; ``indirect`` parameters are its :class:`LabConfig`."""
-    folder = Path(tempfile.mkdtemp(prefix="lab"))  # short, since sockets are created in it
+    folder = new_folder()
     try:
         with running_lab(folder, getattr(request, "param", LabConfig())) as running:
             monkeypatch.setenv("SLURM_CONF", str(running.conf))
@@ -36,6 +35,13 @@ def lab(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
             wait_for(lambda: not running.job_processes(), "no process of a job", limit_s=20)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def accounting() -> None:
+    """For tests that need a lab with accounts."""
+    if reason := missing_accounting():
+        pytest.skip(reason)
 
 
 @pytest.fixture

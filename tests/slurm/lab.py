@@ -1,5 +1,7 @@
 """A real Slurm on one machine: six nodes, preemptable partitions, loopback only, no systemd, one temporary folder.
 
+With MariaDB and slurmdbd installed it keeps accounts, whose limits it enforces; otherwise it has no ``sacct``.
+
 By hand, as root::
 
     eval "$(python -m tests.slurm.lab up /tmp/lab)"     # prints: export SLURM_CONF=/tmp/lab/slurm.conf
@@ -15,29 +17,37 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 
-DAEMONS = {"munged", "slurmctld", "slurmd", "slurmstepd"}
+from tests.slurm import accounting
+
+DAEMONS = {"munged", "slurmctld", "slurmd", "slurmstepd", "slurmdbd", "mariadbd"}
 COMMANDS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scontrol")
 
 
 def missing() -> str:
     """Why no lab can run here, or "" if one can."""
-    absent = [name for name in COMMANDS if shutil.which(name, path=_path()) is None]
-    if absent:
-        return f"not installed: {', '.join(absent)} (apt-get install slurmctld slurmd slurm-client munge)"
+    if absent := _absent(COMMANDS):
+        return f"not installed: {absent} (apt-get install slurmctld slurmd slurm-client munge)"
     return "" if os.geteuid() == 0 else "the lab's daemons need root"
+
+
+def missing_accounting() -> str:
+    """Why a lab here keeps no accounts, or "" if it does."""
+    absent = _absent(accounting.COMMANDS)
+    return f"not installed: {absent} (apt-get install slurmdbd mariadb-server)" if absent else ""
 
 
 @dataclass(frozen=True, slots=True)
 class LabConfig:
-    """What a lab's Slurm does at a preemption, and when it declares a silent node dead."""
+    """What a lab's Slurm does at a preemption, when it declares a silent node dead, and whether it keeps accounts."""
 
     nodes: int = 6
     grace_s: int = 20
@@ -45,6 +55,12 @@ class LabConfig:
     user_signal: bool = True
     proctrack: str = "cgroup"
     node_timeout_s: int = 15
+    accounting: bool = field(default_factory=lambda: not missing_accounting())
+
+    @property
+    def ports(self) -> int:
+        """How many ports the daemons need: the controller's, the nodes', and slurmdbd's."""
+        return self.nodes + 2
 
     def render(self, folder: Path, port: int) -> str:
         """``slurm.conf`` of a lab in ``folder`` whose daemons listen on consecutive ports from ``port`` on."""
@@ -70,7 +86,7 @@ SlurmdLogFile={folder}/slurmd-%n.log
 ProctrackType=proctrack/{self.proctrack}
 TaskPlugin=task/none
 MpiDefault=none
-AccountingStorageType=accounting_storage/none
+{accounting.slurm_conf(folder, port + self.nodes + 1) if self.accounting else accounting.NOTHING}
 JobAcctGatherType=jobacct_gather/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
@@ -107,17 +123,20 @@ class Lab:
     @property
     def environment(self) -> dict[str, str]:
         """The environment in which Slurm's commands talk to this lab."""
-        return {**os.environ, "SLURM_CONF": str(self.conf), "PATH": _path()}
+        slurm = {"SLURM_CONF": str(self.conf), "MYSQL_UNIX_PORT": str(accounting.database_socket(self.folder))}
+        return {**os.environ, **slurm, "PATH": _path()}
 
     def start(self) -> None:
         """Start all daemons and wait until every node is idle."""
         for name in ("state", "spool"):
             (self.folder / name).mkdir(parents=True)
-        port = _free_ports(self.config.nodes + 1)
+        port = _free_ports(self.config.ports)
         self.nodes = [f"{node_prefix(port)}{number}" for number in range(1, self.config.nodes + 1)]
         self.conf.write_text(self.config.render(self.folder, port))
         (self.folder / "cgroup.conf").write_text(CGROUP_CONF)
         self._start_munge()
+        if self.config.accounting:
+            self._start_accounting(port + self.config.nodes + 1)
         self.start_controller()
         for node in self.nodes:
             self.start_node(node)
@@ -154,6 +173,10 @@ class Lab:
     def start_controller(self) -> None:
         """Start the controller; it continues from its saved state."""
         self._daemon("slurmctld", "-f", str(self.conf))
+
+    def limit(self, limits: str, entity: str = "user") -> None:
+        """Set limits such as "MaxSubmitJobs=2" (-1: none) of root, as ``entity``: "user", "account"; or of "qos"."""
+        self.run("sacctmgr", "-i", "modify", entity, "normal" if entity == "qos" else "root", "set", limits)
 
     def run(self, *command: str, check: bool = True) -> str:
         """Output of one of Slurm's commands."""
@@ -194,7 +217,7 @@ class Lab:
         self.run("scancel", "--user=root", "--signal=KILL", "--full", check=False)
         self.run("scancel", "--user=root", check=False)
         wait_for(lambda: not self.run("squeue", "-h", check=False), "jobs gone", limit_s=10, fatal=False)
-        daemons = [pid for path in self.folder.glob("*.pid") if (pid := _read_pid(path))]
+        daemons = [pid for path in self.folder.glob("*.pid") if (pid := _read_pid(path))]  # the database has none
         for pid in daemons:
             _signal(pid, signal.SIGTERM)
         wait_for(lambda: not any(map(_lives, daemons)), "daemons gone", limit_s=20, fatal=False)
@@ -254,8 +277,23 @@ class Lab:
         options = [f"--{option}={self.folder / name}" for option, name in (names | {"seed-file": "munge.seed"}).items()]
         self._daemon("munged", "--force", *options)
 
+    def _start_accounting(self, port: int) -> None:
+        """Start the database and slurmdbd, which then knows this cluster and its user, root."""
+        self._daemon(*accounting.new_database(self.folder))
+        self._daemon(*accounting.start_database(self.folder))
+        wait_for(accounting.database_socket(self.folder).exists, "the database answers", limit_s=60)
+        accounting.write_slurmdbd_conf(self.folder, port)
+        self._daemon("slurmdbd")
+        wait_for(lambda: not _is_free(port), "slurmdbd answers", limit_s=60)
+        self.run("sacctmgr", "-i", "add", "cluster", "lab")
+
     def _daemon(self, *command: str) -> None:
         subprocess.run(command, env=self.environment, check=True, timeout=60, stdout=subprocess.DEVNULL)
+
+
+def new_folder() -> Path:
+    """A folder for a lab: in memory, since databases wait for disks; with a short path, since it has sockets."""
+    return Path(tempfile.mkdtemp(prefix="lab", dir="/dev/shm"))
 
 
 @contextmanager
@@ -292,6 +330,10 @@ def node_prefix(port: int) -> str:
     share them.
     """
     return f"n{port}x"
+
+
+def _absent(commands: Sequence[str]) -> str:
+    return ", ".join(name for name in commands if shutil.which(name, path=_path()) is None)
 
 
 def _path() -> str:

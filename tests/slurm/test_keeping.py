@@ -195,6 +195,18 @@ async def test_a_refusal_of_slurm_is_quoted(keeper: Keeper, crew: Crew) -> None:
     await crew.until(lambda: "Invalid partition name specified" in keeper.status().trouble, "the refusal is reported")
 
 
+@pytest.mark.usefixtures("accounting")
+@pytest.mark.parametrize("lab", [LabConfig(nodes=1)], indirect=True)
+def test_the_lab_enforces_limits_of_accounts(lab: Lab) -> None:
+    lab.limit("MaxSubmitJobs=1")
+    job = lab.sbatch("--wrap", "sleep 600")
+    with pytest.raises(RuntimeError, match="AssocMaxSubmitJobLimit"):
+        lab.sbatch("--wrap", "sleep 600")
+    lab.run("scancel", job)
+    lab.limit("MaxSubmitJobs=-1")
+    lab.run("scancel", lab.sbatch("--wrap", "sleep 600"), lab.sbatch("--wrap", "sleep 600"))
+
+
 def test_one_squeue_for_our_jobs_one_for_pending_jobs_and_one_sinfo_per_poll(lab: Lab) -> None:
     asked: list[str] = []
 
