@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from pilot.core.coordinator import Coordinator
-from pilot.core.events import PoolChanged
+from pilot.core.events import PoolChanged, TrainerRemoved
 from pilot.core.ids import NodeId, TrainerId
 from pilot.rundir.entries import Decision
 from pilot.rundir.follower import Applied, Follower
@@ -32,13 +34,15 @@ class Fate(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """``node`` was used for ``trainer`` (None: it was idle) over [start_s, end_s)."""
+    """``node`` was used for ``trainer`` (None: it was idle) over [start_s, end_s). ``removed``: the trainer was removed
+    later; another one may have its name since."""
 
     node: NodeId
     start_s: float
     end_s: float
     use: Use
     trainer: TrainerId | None
+    removed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +72,8 @@ class TimelineMaker:
         self._follower = Follower(core)
         self._open: dict[NodeId, tuple[float, Use, TrainerId | None]] = {}
         self._nodes: dict[NodeId, None] = {}
-        self._spans: list[Span] = []
+        self._spans: list[tuple[Span, int]] = []  # with how many trainers of that name had been removed
+        self._removals: Counter[TrainerId | None] = Counter()
         self._marks: list[NodeMark] = []
         self._noticed: set[NodeId] = set()
         self._now_s = 0.0
@@ -82,13 +87,19 @@ class TimelineMaker:
         applied = self._follower.follow(decision)
         current = {node: _use(self._core, node) for node in self._core.pool.nodes}
         self._nodes.update(dict.fromkeys(current))
-        self._spans += _close(self._open, current, now_s)
+        self._ended(_close(self._open, current, now_s))
+        if isinstance(decision.event, TrainerRemoved):
+            self._removals[decision.event.trainer] += 1
         return applied
 
     def made(self) -> Timeline:
         """The timeline up to the last decision."""
-        spans = [*self._spans, *_close(dict(self._open), {}, self._now_s)]
+        self._ended(_close(dict(self._open), {}, self._now_s))
+        spans = (replace(span, removed=before < self._removals[span.trainer]) for span, before in self._spans)
         return Timeline(tuple(self._nodes), tuple(spans), tuple(self._marks), self._now_s)
+
+    def _ended(self, spans: Iterable[Span]) -> None:
+        self._spans += [(span, self._removals[span.trainer]) for span in spans]
 
 
 def _use(core: Coordinator, node: NodeId) -> tuple[Use, TrainerId | None]:

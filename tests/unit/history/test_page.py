@@ -9,12 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from pilot.core.commands import CloseTrainer, Solve
+from pilot.core.commands import CloseTrainer, FormGroup, Solve
 from pilot.core.config import CoordinatorConfig
 from pilot.core.coordinator import Coordinator
-from pilot.core.events import GroupFormed, PlanReady, Progress, TrainerSubmitted
-from pilot.core.ids import Generation, PlanId, TrainerId
-from pilot.core.plan.problem import Plan, PlanStatus
+from pilot.core.events import (
+    GroupFormed,
+    PlanReady,
+    Progress,
+    TrainerCancelled,
+    TrainerHeld,
+    TrainerReleased,
+    TrainerRemoved,
+    TrainerSubmitted,
+)
+from pilot.core.ids import Generation, NodeId, PlanId, TrainerId
+from pilot.core.plan.problem import Plan, PlanStatus, Problem
 from pilot.core.trainer.spec import TrainerSpec
 from pilot.history.figures import svg
 from pilot.history.page import Life, render
@@ -79,7 +88,7 @@ def test_a_pool_in_which_nothing_happened() -> None:
 def test_a_long_run_keeps_its_shape_in_few_points() -> None:
     progress = TrainerProgress()
     for number in range(20 * POINTS_MAX):
-        progress.add(ProgressPoint(float(number), number, None, {}))
+        progress.add(ProgressPoint(float(number), number, number, None, {}))
     assert POINTS_MAX / 2 <= len(progress.points) <= POINTS_MAX
     gaps = {b.samples - a.samples for a, b in zip(progress.points, progress.points[1:], strict=False)}
     assert max(gaps) <= 2 * min(gaps)
@@ -94,9 +103,73 @@ def test_rescales_say_what_paused_them() -> None:
             progress = Progress(CNN, Generation(2), 9, 0, 90, rescale_s=0.25, metrics=(("loss", 0.5),))
             recorder.note(d.now_s, progress, [])
     first, second = recorder.of[CNN].rescales
-    assert (first.before, first.after, first.planned, first.paused_s) == (0, 2, False, None)
-    assert (second.before, second.after, second.planned, second.paused_s) == (2, 1, True, 0.25)
+    assert (first.before, first.after, first.reason, first.paused_s) == (0, 2, "start", None)
+    assert (second.before, second.after, second.reason, second.paused_s) == (2, 1, "planned", 0.25)
     assert recorder.of[CNN].points[-1].metrics == {"loss": 0.5}
+
+
+def test_a_rescale_has_what_ended_the_group_before_it() -> None:
+    """Only nodes that are lost interrupt a trainer; a hold, a cancellation or a plan is somebody's wish."""
+    world = World()
+    world.join(2)
+    world.submit("cnn", 1, 2)
+    world.settle()
+    for event in (TrainerHeld(CNN), TrainerReleased(CNN), TrainerCancelled(CNN)):
+        world.send(event)
+        world.settle()
+    world.resume(CNN)
+    world.settle()
+    world.join(1, "m")
+    world.lose(world.nodes[:2])
+    world.settle()
+    world.submit("other", 1, 1)
+    world.settle(lambda problem: _all_for(problem, "other"))
+    world.finish(TrainerId("other"))
+    world.settle()
+    reasons = [rescale.reason for rescale in life(world).progress[CNN].rescales]
+    assert reasons == ["start", "held by the user", "cancelled by the user", "nodes lost", "no nodes by plan"]
+
+
+def _all_for(problem: Problem, name: str) -> Plan:
+    counts = tuple((c.trainer, problem.nodes if c.trainer == name else 0) for c in problem.candidates)
+    return Plan(PlanStatus.OPTIMAL, counts, 0.0)
+
+
+def test_another_trainer_of_a_name_has_its_own_curves_and_nodes() -> None:
+    world = lived_through()
+    world.join(1, "m")
+    world.settle()
+    world.steps[CNN] = 500
+    world.step(CNN)
+    late = world.history[-1][1]
+    world.send(TrainerCancelled(CNN))
+    world.settle()
+    world.send(TrainerRemoved(CNN))
+    for earlier in (world.generations, world.saved, world.steps):
+        earlier.clear()
+    world.send(TrainerSubmitted(TrainerSpec(CNN, 1, 2)))
+    world.send(late)
+    world.settle()
+    world.step(CNN)
+    shown = life(world)
+    assert [point.step for point in shown.progress[CNN].points] == [1]
+    assert [rescale.reason for rescale in shown.progress[CNN].rescales] == ["start"]
+    removed = [span.removed for span in shown.timeline.spans if span.trainer == CNN]
+    assert set(removed) == {True, False} and removed == sorted(removed, reverse=True)
+    assert "removed trainers" in render(shown)
+
+
+def test_what_is_trained_again_is_drawn_once() -> None:
+    """A trainer that starts again from scratch, or from a checkpoint, has one value for each step."""
+    recorder = ProgressRecorder()
+    recorder.note(0.0, TrainerSubmitted(TrainerSpec(CNN)), [])
+    for generation, begins in ((1, 0), (2, 2)):
+        name = CNN, Generation(generation)
+        recorder.note(generation, TrainerReleased(CNN), [FormGroup(*name, (NodeId("n1"),), None, "")])
+        recorder.note(generation, GroupFormed(*name, begins, 0), [])
+        for step in range(begins + 1, begins + 4):
+            recorder.note(generation, Progress(*name, step, 0, 10 * step), [])
+    assert [point.step for point in recorder.of[CNN].points] == [1, 2, 3, 4, 5]
 
 
 def test_the_story_of_two_nodes() -> None:
