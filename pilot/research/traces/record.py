@@ -33,8 +33,10 @@ HOLDING_STATES = {"RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "STOPPED"
 
 def query_slurm(preemptable: Collection[str] = ()) -> set[NodeId]:
     """Ask ``sinfo`` and, for nodes that only jobs of ``preemptable`` partitions hold, ``squeue``."""
-    idle = slurm_idle(_ask("sinfo", "-N", "--json"))
-    return idle | slurm_preemptable(_ask("squeue", "--json"), preemptable) if preemptable else idle
+    idle = _asked(slurm_idle, "sinfo", "-N", "--json")
+    if not preemptable:
+        return idle
+    return idle | _asked(lambda squeue: slurm_preemptable(squeue, preemptable), "squeue", "--json")
 
 
 def query_pbs(preemptable: Collection[str] = ()) -> set[NodeId]:
@@ -44,7 +46,7 @@ def query_pbs(preemptable: Collection[str] = ()) -> set[NodeId]:
         for queue in preemptable
         for job in run_command(["qselect", "-s", "RSE", "-q", queue], QUERY_LIMIT_S).split()
     }
-    return pbs_idle(_ask("pbsnodes", "-a", "-F", "json"), jobs)
+    return _asked(lambda pbsnodes: pbs_idle(pbsnodes, jobs), "pbsnodes", "-a", "-F", "json")
 
 
 def slurm_idle(sinfo: Any) -> set[NodeId]:
@@ -88,13 +90,14 @@ def _states(states: Any) -> set[str]:
     return {states.upper()} if isinstance(states, str) else {state.upper() for state in states}
 
 
-def _ask(*command: str) -> Any:
-    """The JSON that ``command`` prints; :class:`SubmitError` (transient) if it cannot be parsed."""
+def _asked(read: Callable[[Any], set[NodeId]], *command: str) -> set[NodeId]:
+    """What ``read`` makes of the JSON of ``command``; :class:`SubmitError` (transient) if it makes nothing of it."""
     answer = run_command(command, QUERY_LIMIT_S)
     try:
-        return json.loads(answer)
-    except json.JSONDecodeError as error:
-        raise SubmitError(f"{' '.join(command)}: not valid JSON: {error}", transient=True) from None
+        return read(json.loads(answer))
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        why = f"{type(error).__name__}: {error}"
+        raise SubmitError(f"{' '.join(command)}: cannot read its answer: {why}", transient=True) from None
 
 
 _ORIGIN = re.compile(r"# time_s 0 is (\S+)")

@@ -14,7 +14,7 @@ from pathlib import Path
 from pilot.core.errors import UserError
 from pilot.core.ids import NodeId
 from pilot.research.traces.jobs import HANDOVER_S, ImportedTrace, TraceJob, gathered, idle_trace
-from pilot.research.traces.text_files import bad_input, number, read_lines
+from pilot.research.traces.text_files import Skipped, bad_input, number, read_lines
 from pilot.site.hostlist import MOST_NODES
 
 FIELDS = 18
@@ -32,9 +32,10 @@ class _Run:
 
 def import_swf(path: Path, *, handover_s: float = HANDOVER_S) -> ImportedTrace:
     """The idle nodes of an SWF log, with simulated placement. Raises UserError, with file and line, if MaxNodes is
-    missing or a line is malformed."""
+    missing or most records are malformed."""
     header: dict[str, int] = {}
-    runs = list(_runs(path, header))
+    skipped = Skipped()
+    runs = list(_runs(path, header, skipped))
     machine = header.get("MaxNodes", 0)
     if machine < 1:
         raise UserError(f"{path}:1: no '; MaxNodes: N' in the header; add the machine's number of nodes")
@@ -44,20 +45,22 @@ def import_swf(path: Path, *, handover_s: float = HANDOVER_S) -> ImportedTrace:
     placed = _Placement(machine)
     jobs = (placed.start(run, math.ceil(run.processors / per_node)) for run in sorted(runs, key=lambda r: r.start_s))
     held = gathered((job for job in jobs if job.nodes), str(path))
-    notes = ["the log has no node names: placement is simulated, first fit by node number"]
+    notes = [*skipped.notes(), "the log has no node names: placement is simulated, first fit by node number"]
     if placed.cut:
         notes.append(f"{placed.cut} jobs found fewer free nodes than they used and were given what was free")
     return idle_trace(held, placed.names, handover_s=handover_s, notes=notes, log=str(path))
 
 
-def _runs(path: Path, header: dict[str, int]) -> Iterator[_Run]:
-    for line, text in enumerate(read_lines(path), start=1):
+def _runs(path: Path, header: dict[str, int], skipped: Skipped) -> Iterator[_Run]:
+    for line, text in enumerate(read_lines(path, errors="replace"), start=1):
         if text.startswith(";"):
             if match := _HEADER.match(text):
                 header[match[1]] = int(match[2])
         elif text.strip():
-            run = _run(path, line, text.split())
-            if run.end_s > run.start_s and run.processors > 0:
+            run = None
+            with skipped.record():
+                run = _run(path, line, text.split())
+            if run is not None and run.end_s > run.start_s and run.processors > 0:
                 yield run
 
 

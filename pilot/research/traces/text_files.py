@@ -9,6 +9,8 @@ import math
 import os
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import IO, BinaryIO
@@ -37,14 +39,45 @@ def bad_input(path: Path, line: int, message: str) -> UserError:
     return UserError(f"{path}:{line}: {message}")
 
 
-def read_lines(path: Path) -> Iterator[str]:
+@dataclass(slots=True)
+class Skipped:
+    """Counts the ``records`` of a scheduler's log. Those that are malformed are left out: ``first`` is the error of the
+    first of them."""
+
+    records: int = 0
+    malformed: int = 0
+    first: str = ""
+
+    @contextmanager
+    def record(self) -> Iterator[None]:
+        """Read one record; if that raises a UserError, the record is left out."""
+        self.records += 1
+        try:
+            yield
+        except UserError as error:
+            self.malformed += 1
+            self.first = self.first or str(error)
+
+    def notes(self) -> list[str]:
+        """What was left out, in words. Raises UserError if that is most of the log."""
+        if not self.malformed:
+            return []
+        if 2 * self.malformed > self.records:
+            raise UserError(f"{self.first} ({self.malformed:,} of {self.records:,} records are malformed)")
+        return [
+            f"left out {self.malformed:,} of {self.records:,} records, which are malformed; the first: {self.first}"
+        ]
+
+
+def read_lines(path: Path, *, errors: str = "strict") -> Iterator[str]:
     """Yield the lines of a text file, gzip or not (recognised by its first bytes), without holding it in memory. Raises
-    UserError for a missing file, a truncated or damaged gzip file, or bytes that are not text."""
+    UserError for a missing file, a truncated or damaged gzip file, or bytes that are not text if ``errors`` is strict.
+    """
     line = 0
     try:
         with open_regular(path) as file:
             most = max(SMALL_BYTES, MOST_RATIO * os.fstat(file.fileno()).st_size)
-            with _text(file) as stream:
+            with _text(file, errors) as stream:
                 for line, text in enumerate(iter(partial(stream.readline, LONGEST_LINE), ""), start=1):
                     most -= max(len(text), SHORTEST_LINE)
                     if most < 0:
@@ -78,10 +111,12 @@ def read_records(path: Path, lines: Iterator[str]) -> Iterator[tuple[int, list[s
         raise bad_input(path, line + 1, unmatched) from None
 
 
-def _text(file: BinaryIO) -> IO[str]:
+def _text(file: BinaryIO, errors: str) -> IO[str]:
     compressed = file.read(2) == GZIP_MAGIC
     file.seek(0)
-    return io.TextIOWrapper(gzip.GzipFile(fileobj=file) if compressed else file, encoding=TEXT, newline="")
+    return io.TextIOWrapper(
+        gzip.GzipFile(fileobj=file) if compressed else file, encoding=TEXT, errors=errors, newline=""
+    )
 
 
 def write_text(path: Path, text: str) -> None:

@@ -168,6 +168,56 @@ def test_a_malformed_log_is_named_with_its_line(
         read(tmp_path / "log")
 
 
+JOB = "{0}|2026-10-01T00:{0:02d}:00|2026-10-01T00:{0:02d}:30|n1\n"
+E = "t;E;{0};start={0}00 end={0}10 exec_host=x1/0\n"
+JOBS: dict[Callable[[Path], ImportedTrace], tuple[str, Callable[[int], str]]] = {
+    import_sacct: (SACCT, JOB.format),
+    import_one_pbs: ("", E.format),
+    import_swf: ("; MaxNodes: 2\n", lambda k: swf(k, 300 * k, 0, 20, 1)),
+}
+
+
+@pytest.mark.parametrize(
+    ("read", "bad", "message"),
+    [
+        (import_sacct, "9|2026-10-01T00:10:00|2026-10-01T00:00:00|n1\n", ":4: job 9 ends before it starts"),
+        (import_sacct, SACCT, ":4: not a time"),  # two files in one
+        (import_sacct, "9|2026-10-01T00:00:00|2026-10-01T00:10:00|n1|a|b\n", ":4: expected 4 columns, found 6"),
+        (import_sacct, "9|2026-10-01T00:00:00|2026-10-01T00:10:00|n[2-1]\n", ":4: NodeList"),
+        (import_sacct, f"9|{'x' * 200_000}|2026-10-01T00:10:00|n1\n", ":4: not a time"),
+        (import_sacct, "Stra\xdfe|2026-10-01|n1\n", ":4: expected 4 columns"),
+        (import_one_pbs, "t;E;9;user=M\xfcller start=5 end=4 exec_host=x1/0\n", ":3: end must be at least 5"),
+        (import_one_pbs, "t;S;9;start=never exec_host=x1/0\n", ":3: start is not a number"),
+        (import_one_pbs, "cut off\n", ":3: expected time;record type"),
+        (import_swf, "9 300 0 ten 1\n", ":4: expected the 18 fields"),
+        (import_swf, swf(9, 300, 0, 20, 1).replace(" 300 ", " inf "), ":4: submit time is not a finite number"),
+    ],
+)
+def test_some_malformed_records_are_left_out_and_told_most_are_refused(
+    read: Callable[[Path], ImportedTrace], bad: str, message: str, tmp_path: Path
+) -> None:
+    log, (header, job) = tmp_path / "log", JOBS[read]
+
+    def imported(*records: str) -> ImportedTrace:
+        log.write_bytes((header + "".join(records)).encode("latin-1"))
+        return read(log)
+
+    whole = imported(job(1), job(2), job(4))
+    partly = imported(job(1), job(2), bad, job(4), bad)
+    assert partly.changes == whole.changes
+    [note] = set(partly.notes) - set(whole.notes)
+    assert note.startswith("left out 2 of 5 records") and message in note
+    with pytest.raises(UserError, match="2 of 3 records are malformed"):
+        imported(bad, bad, job(1))
+
+
+def test_a_job_whose_end_is_malformed_does_not_run_to_the_end_of_the_log(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    started, ended = "t;S;9;start=100 exec_host=x1/0\n", "t;E;9;start=100 end=soon exec_host=x1/0\n"
+    log.write_text(started + ended + E.format(1) + E.format(2) + E.format(9))
+    assert import_one_pbs(log).changes[0] == Change(10, joined=n("x1"))
+
+
 @pytest.mark.parametrize(
     ("text", "nodes"),
     [

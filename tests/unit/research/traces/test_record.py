@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable
 from pathlib import Path
 from threading import Event
@@ -12,7 +13,7 @@ import pytest
 from pilot.core.errors import SubmitError, UserError
 from pilot.core.ids import NodeId
 from pilot.research.traces.changes import Change, read_changes
-from pilot.research.traces.record import Recorder, pbs_idle, record, resume, slurm_idle, slurm_preemptable
+from pilot.research.traces.record import Recorder, pbs_idle, query_slurm, record, resume, slurm_idle, slurm_preemptable
 
 
 def n(*names: str) -> tuple[NodeId, ...]:
@@ -57,6 +58,17 @@ def test_a_recording_goes_on_where_it_ended(tmp_path: Path) -> None:
     assert read_changes(path) == [Change(30, joined=n("a", "b")), Change(120, joined=n("c"), left=n("a"))]
     assert resume(path) == (1_700_000_000.0, 120.0, {"b", "c"})
     assert warnings == ["skipped this poll: squeue gave no answer"] * 2
+
+
+@pytest.mark.parametrize("answer", ["{", "[]", '{"nodes": [{"state": []}]}', '{"sinfo": [{"nodes": 7}]}', "null"])
+def test_an_answer_of_another_form_costs_one_poll(answer: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    sinfo = tmp_path / "sinfo"
+    sinfo.write_text(f"#!/bin/sh\necho '{answer}'\n")
+    sinfo.chmod(0o700)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with pytest.raises(SubmitError, match="sinfo -N --json: cannot read its answer") as caught:
+        query_slurm()
+    assert caught.value.transient
 
 
 def test_times_rise_where_the_clock_does_not(tmp_path: Path) -> None:
