@@ -34,6 +34,11 @@ def _ownership(core: Coordinator) -> Iterator[str]:
     for node, trainer in workers:
         if node not in core.pool:
             yield f"{trainer} has a worker on {node}, which is gone"
+    for node in core.pool.busy:
+        if (occupant := core.pool.occupant.get(node)) is None or core.trainers[occupant].closing is None:
+            yield f"{node} is busy, but no trainer that closes has a worker there"
+        if node in core.pool.owner:
+            yield f"{node} is busy, and promised to {core.pool.owner[node]}"
 
 
 def _set_aside(core: Coordinator) -> Iterator[str]:

@@ -52,6 +52,19 @@ def test_it_comes_to_its_end_while_other_nodes_are_free(pool: Pool) -> None:
     assert (pool.folder / "saved").exists()
 
 
+def test_another_trainer_does_not_wait_for_the_busy_node(pool: Pool) -> None:
+    first = submit(pool, nodes=2)
+    pool.until("its loop is over", lambda _: (pool.folder / "after").exists())
+    second = pool.submit(script(pool, epochs=2, samples=32), options=("--max-nodes", "2"))
+    wide = pool.submit(script(pool, epochs=2, samples=32), options=("--min-nodes", "2"))
+    assert ended(pool, second) == "after step 4"
+    assert pool.trainer(first).phase == "closing"
+    told = f" is free once {first} has closed"
+    pool.until("the third waits for the busy node", lambda s: told in s.trainer(wide).waits)
+    (pool.folder / "go").touch()
+    assert (ended(pool, first), ended(pool, wide)) == ("after step 4", "after step 4")
+
+
 def test_its_exit_status_is_reported_if_its_last_line_is_no_error(pool: Pool) -> None:
     (pool.folder / "go").touch()
     name = submit(pool, "5")

@@ -46,13 +46,15 @@ class PoolState:
     owner: dict[NodeId, TrainerId] = field(default_factory=dict)
     occupant: dict[NodeId, TrainerId] = field(default_factory=dict)
     ends: dict[NodeId, float] = field(default_factory=dict)  #: when nodes will surely have left, if known
+    busy: dict[NodeId, None] = field(default_factory=dict)  #: nodes on which a script runs on after its loop
 
 
 class Pool(PoolState):
     """Nodes, their *owner* (the trainer of the last plan) and their *occupant* (the trainer whose worker is there).
 
     The two differ while a node changes hands: it has a new owner at once, and its old occupant until that one's worker
-    has ended. A node is *available* to a plan when it has no owner, is not leaving and not set ``aside``.
+    has ended. A node is *available* to a plan when it has no owner, is not leaving and not set ``aside``, and is not
+    *busy*: there, the script of a trainer that closes may run on for long.
     """
 
     def __init__(
@@ -82,12 +84,15 @@ class Pool(PoolState):
 
     @property
     def usable(self) -> int:
-        """How many nodes a plan may count on: all except those that are leaving, and free ones that are set aside."""
-        return len(self.numbers) - len(self.leaving) - sum(self.is_free(node) for node in self.aside)
+        """How many nodes a plan may count on: all except those that are leaving or busy, and free ones that are set
+        aside.
+        """
+        out = len({**self.leaving, **self.busy})
+        return len(self.numbers) - out - sum(self.is_free(node) for node in self.aside)
 
     def is_free(self, node: NodeId) -> bool:
-        """Whether ``node`` has no owner and is not leaving."""
-        return node in self.numbers and node not in self.owner and node not in self.leaving
+        """Whether ``node`` has no owner, is not leaving and not busy."""
+        return node in self.numbers and not any(node in taken for taken in (self.owner, self.leaving, self.busy))
 
     def join(self, node: NodeId) -> bool:
         """Add ``node``; False if it is in the pool already."""
@@ -106,6 +111,12 @@ class Pool(PoolState):
         self.owner.pop(node, None)
         return True
 
+    def free(self, node: NodeId) -> bool:
+        """Mark ``node`` as no longer busy; returns whether plans can count on it again."""
+        was_busy = node in self.busy
+        self.busy.pop(node, None)
+        return was_busy and node not in self.leaving
+
     def remove(self, node: NodeId) -> bool:
         """Remove ``node``; False if it is not in the pool."""
         if self.numbers.pop(node, None) is None:
@@ -116,6 +127,7 @@ class Pool(PoolState):
         self.owner.pop(node, None)
         self.occupant.pop(node, None)
         self.ends.pop(node, None)
+        self.busy.pop(node, None)
         return True
 
     def know_end(self, node: NodeId, at_s: float | None) -> None:

@@ -35,6 +35,7 @@ def close(situation: Situation) -> list[Command]:
     for node, worker in trainer.workers.items():
         if finished and worker.has_state and node in leaders:
             worker.alone_s = trainer.spec.after_loop_s
+            situation.pool.busy[node] = None
     out += stop(trainer, list(trainer.workers), outcome.value)
     if not trainer.workers:
         trainer.outcome, trainer.closing = outcome, None

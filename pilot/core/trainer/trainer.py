@@ -263,7 +263,7 @@ class Trainer:
         """The most nodes that it could use; if some are set aside for it, those of the pool that remain."""
         if not self.evidence.aside:
             return self.spec.max_nodes
-        without = (pool.leaving, pool.aside)
+        without = (pool.leaving, pool.aside, pool.busy)
         return pool.usable - sum(n in pool and not any(n in out for out in without) for n in self.evidence.aside)
 
     def left_s(self) -> float | None:

@@ -13,7 +13,7 @@ from pilot.history.words import counted, duration, expected_start, node_count
 from pilot.protocol.pool_status import KeeperStatus
 
 NODES_NAMED = 3
-"""Nodes of a trainer that are named because its processes die there."""
+"""Most nodes that are named because processes die there, or because they are busy."""
 
 QUIET_S = 120.0
 """A trainer that reports no progress for this long gets a remark, and so does a script that has not reached its
@@ -27,6 +27,7 @@ class Waiting:
         self._draining, self._has_nodes = core.draining, bool(core.pool.nodes)
         self._admitted = {trainer.id for trainer in core.admitted()}
         self._free = core.pool.available()
+        self._busy = [(node, core.pool.occupant[node]) for node in core.pool.busy]
         self._monitor = monitor
         self._keeper = keeper
 
@@ -64,7 +65,8 @@ class Waiting:
             return "waiting for a plan"
         needs = f"waiting for {_more(missing)}" if self._has_nodes else f"waiting for {node_count(missing)}"
         without = f"{aside} free node{'' if aside == 1 else 's'} set aside for it (pilot nodes)" if aside else ""
-        return "; ".join(filter(None, [needs, without, _queue(self._keeper), self._keeper.held_back]))
+        busy = [f"{node} is free once {closes} has closed" for node, closes in self._busy[:NODES_NAMED]]
+        return "; ".join(filter(None, [needs, without, *busy, _queue(self._keeper), self._keeper.held_back]))
 
     def _starting(self, trainer: Trainer, *, more: bool = False) -> str:
         """Its script is running but has not reached its training yet."""

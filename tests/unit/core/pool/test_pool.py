@@ -36,6 +36,18 @@ def test_a_node_set_aside_is_usable_while_it_has_an_owner() -> None:
     assert (pool.owner, pool.usable) == ({}, 0)
 
 
+def test_a_busy_node_is_of_no_use_until_it_is_free() -> None:
+    pool = Pool()
+    assert pool.join(A) and pool.join(B)
+    pool.busy[A] = None
+    assert (pool.usable, pool.available(), pool.is_free(A)) == (1, [B], False)
+    pool.aside[A] = SetAside(9.0, "it failed")
+    assert (pool.leave(A, None), pool.usable) == (True, 1), "it counts once"
+    assert not pool.free(A), "it leaves"
+    pool.busy[B] = None
+    assert (pool.free(B), pool.free(B), pool.usable) == (True, False, 1)
+
+
 def test_an_end_is_before_a_time_if_it_is_known_and_earlier() -> None:
     pool = Pool()
     assert pool.join(A) and pool.join(B)
