@@ -60,9 +60,23 @@ def step(site: Site, command: str) -> str:
     return " ".join(part for part in ("exec", launcher, site.launcher_options, command) if part)
 
 
+_ONLY_THIS_JOB = """\
+# srun takes options from variables, and the shell that submitted this may have left some here.
+for name in ${!SLURM_*} ${!SRUN_*}; do
+  case $name in
+    SLURM_CONF|SLURM_CLUSTER*|SLURM_WORKING_CLUSTER|SLURM_JWT|SLURM_SACK_*) ;;  # the cluster
+    SLURM_JOB*|SLURM_HET_*|SLURM_ARRAY_*|SLURM_NODELIST|SLURM_NNODES|SLURM_RESTART_COUNT|SLURM_SUBMIT_*) ;;  # the job
+    SLURM_CPUS_ON_NODE|SLURM_GPUS_ON_NODE|SLURM_TASKS_PER_NODE|SLURM_TOPOLOGY_*) ;;  # its nodes
+    *) unset "$name" ;;
+  esac
+done"""
+
+
 def preamble(site: Site, walltime_s: int) -> str:
-    """Return shell lines before the step: the job's data for the agent, the folder of temporary files, the prologue."""
-    lines = [f"export PILOT_WALLTIME_END=$(( $(date +%s) + {walltime_s} ))"]
+    """Return shell lines before the step: they unset others' options for it, and set the job's data for the agent, the
+    folder of temporary files, and what the prologue sets."""
+    lines = [_ONLY_THIS_JOB] if site.launcher == "srun" else []
+    lines.append(f"export PILOT_WALLTIME_END=$(( $(date +%s) + {walltime_s} ))")
     if site.scheduler == "local":
         # For a local process, Parsl's job id is the process id of the shell that runs the script.
         lines.append("export PILOT_JOB=$PPID")

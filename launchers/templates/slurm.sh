@@ -1,5 +1,6 @@
 #!/bin/bash
 # One pilot on @site: joins the pool whose connection file is named below. Submit it with: sbatch pilot.sh
+# Variables such as SBATCH_PARTITION beat the lines below; without them: (unset ${!SBATCH_*}; sbatch pilot.sh)
 # @notice
 #SBATCH --job-name=pilot
 #SBATCH --nodes=@nodes

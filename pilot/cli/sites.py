@@ -16,8 +16,7 @@ from pilot.cli.show import print_table
 from pilot.core.errors import PilotError, SiteError, one_line
 from pilot.protocol.pool_status import Answer
 from pilot.rundir.rundir import RunDir, default_path
-from pilot.site.site import Site
-from pilot.site.site_files import list_sites, load_site, load_site_file, site_mistakes
+from pilot.site.site_files import SiteFile, list_sites, load_site, load_site_file, site_mistakes
 
 
 class SiteRow(Answer, frozen=True):
@@ -96,7 +95,7 @@ def show(site: str, own_script: bool) -> tuple[Any, ...]:
         agent = agent_command(loaded.site, str(rundir.connection))
         script = PilotProvider(loaded, rundir.pilots).script(agent, "pilot")
     answer = SiteShown(path=str(loaded.path), site=msgspec.to_builtins(loaded.site), script=script)
-    return answer, lambda: _show(answer.script, loaded.site, err=True)
+    return answer, lambda: _show(answer.script, loaded, err=True)
 
 
 @command.command()
@@ -117,14 +116,14 @@ def _check(answer: SiteChecked) -> None:
     for mistake in answer.mistakes:
         click.echo(mistake if Path(answer.file).name in mistake else f"{answer.file}: {mistake}", err=True)
     if not answer.mistakes:
-        site = load_site(answer.file)
-        _show(f"{answer.file}: site {site.name} is valid", site)
+        loaded = load_site_file(answer.file)
+        _show(f"{answer.file}: site {loaded.site.name} is valid", loaded)
 
 
-def _show(text: str, site: Site, *, err: bool = False) -> None:
+def _show(text: str, loaded: SiteFile, *, err: bool = False) -> None:
     """Print ``text``, and remarks about the site."""
     click.echo(text.rstrip())
-    for remark in _remarks(site):
+    for remark in _remarks(loaded):
         click.echo(f"note: {remark}", err=err)
 
 
@@ -152,8 +151,9 @@ def _print_table(rows: list[SiteRow]) -> None:
     print_table(("site", "scheduler", "queue", "walltime", "cap", "description"), cells)
 
 
-def _remarks(site: Site) -> list[str]:
+def _remarks(loaded: SiteFile) -> list[str]:
     """Further facts about the site, for its users."""
+    site = loaded.site
     remarks = [f"a pilot is not preempted during its first {site.guaranteed_s:g} s"] if site.guaranteed_s else []
     if site.charge_factor != 1:
         remarks.append(f"an hour is charged as {site.charge_factor:g} hours of the regular queue")
@@ -162,6 +162,8 @@ def _remarks(site: Site) -> list[str]:
     if site.scheduler != "local":
         remarks.append(f"source: {site.source}" if site.source else "no source is given for its facts")
     remarks += [f"not verified: {fact}" for fact in site.second_hand]
+    if loaded.account_from:
+        remarks.append(f"the site file names no account: {site.account} is from {loaded.account_from}")
     if site.scheduler != "local" and site.account is None:
         remarks.append("no account is set; if the site needs one, set it (see docs/sites.md)")
     remarks += [f"retired: {site.retired}"] if site.retired else []

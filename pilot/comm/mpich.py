@@ -5,29 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-_LAUNCHERS = (
-    "PMI_",
-    "PMIX_",
-    "PALS_",
-    "SLURM_MPI_TYPE",
-    "SLURM_PMI",
-    "HYDI_",
-    "HYDRA_",
-    "MPIEXEC_",
-    "MPI_LOCAL",
-    "I_MPI_",
-    "OMPI_",
-)
-"""Prefixes of the variables that make a process a rank of a launcher's world. A pilot
-started by srun or PALS has such variables, and its rank processes must not inherit them.
-"""
+from pilot.host.scheduler_environment import LAUNCHERS
 
+_OF_SRUN = ("SLURM_MPI_TYPE", "SLURM_PMI")
 _FNV_OFFSET, _FNV_PRIME = 2166136261, 16777619
 _SEGMENT = re.compile(r"mpich_shm_[0-9a-f]{1,8}_\d+")
 
 
 def environment(inherited: Mapping[str, str], *, interface: str | None, provider: str) -> dict[str, str]:
-    """The environment of a rank process: ``inherited`` without a launcher's variables, plus what a group needs.
+    """The environment of a rank process: ``inherited`` without the variables of the launcher that started the pilot
+    (srun, PALS), plus what a group needs.
 
     Parameters
     ----------
@@ -35,7 +22,7 @@ def environment(inherited: Mapping[str, str], *, interface: str | None, provider
         choice
     provider : libfabric's
     """
-    kept = {name: value for name, value in inherited.items() if not name.startswith(_LAUNCHERS)}
+    kept = {name: value for name, value in inherited.items() if not name.startswith((*LAUNCHERS, *_OF_SRUN))}
     ours = {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": provider, "MPIR_CVAR_PMI_VERSION": "1"}
     return kept | ours | ({} if interface is None else on_interface(interface))
 

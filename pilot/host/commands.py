@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Callable, Sequence
 
 from pilot.core.errors import SubmitError
+from pilot.host.scheduler_environment import for_commands
 
 Run = Callable[[Sequence[str], float], str]
 """Runs a scheduler's command with a time limit in seconds and returns its output: :func:`run_command`, or a
@@ -23,10 +24,6 @@ class CommandRefused(SubmitError):
         self.stderr, self.output = stderr.strip(), output
         reason = self.stderr.rpartition("\n")[2] or f"exit {status}"
         super().__init__(f"{command} failed: {reason}", transient=True)
-
-
-_FOR_PEOPLE = ("SQUEUE_", "SINFO_", "SACCT_", "SLURM_TIME_FORMAT", "LSB_BJOBS_FORMAT")
-"""Variables with which users customise the output of these commands."""
 
 
 def run_command(command: Sequence[str], limit_s: float) -> str:
@@ -49,7 +46,7 @@ def run_command(command: Sequence[str], limit_s: float) -> str:
         stderr=subprocess.PIPE,
         text=True,
         errors="replace",
-        env={name: value for name, value in os.environ.items() if not name.startswith(_FOR_PEOPLE)},
+        env=for_commands(os.environ),
         start_new_session=True,
     ) as process:
         try:

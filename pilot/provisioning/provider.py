@@ -19,6 +19,7 @@ from parsl.providers import LocalProvider, LSFProvider, PBSProProvider, SlurmPro
 
 from launchers.steps import PBS_SHELL, directives, pbs_shell, preamble, step
 from pilot.core.errors import SiteError, SubmitError
+from pilot.host import scheduler_environment
 from pilot.provisioning.scheduler_slurm import excluded
 from pilot.site.site import Site, walltime_seconds, walltime_text
 from pilot.site.site_files import SiteFile, prints_to_stderr
@@ -75,7 +76,9 @@ class PilotProvider:
         self._outputs: dict[str, Path | None] = {}
 
     def prepare(self) -> None:
-        """Write the files that jobs need in addition to their scripts; call it before the first submission."""
+        """Write the files that jobs need in addition to their scripts, and remove options for jobs from this process's
+        environment; call it before the first submission."""
+        scheduler_environment.clear()
         if self.site.scheduler == "pbspro":
             shell = pbs_shell(self._script_dir)
             shell.write_text(PBS_SHELL)

@@ -20,6 +20,7 @@ from types import ModuleType
 from typing import Any
 
 from pilot.core.errors import SiteError
+from pilot.host import scheduler_environment
 from pilot.host.files import open_regular
 from pilot.site.hostlist import NodePattern
 from pilot.site.site import Site, SiteMistakes
@@ -45,11 +46,13 @@ ProviderHook = Callable[[Site], Any]
 
 @dataclass(frozen=True, slots=True)
 class SiteFile:
-    """A loaded site file; ``provider`` is its hook, or None."""
+    """A loaded site file; ``provider`` is its hook, or None. ``account_from`` is the variable that gave the site its
+    account; "": the file named one, or there is none."""
 
     site: Site
     path: Path
     provider: ProviderHook | None
+    account_from: str = ""
 
     def on(self, only_nodes: str | None) -> SiteFile:
         """Return the same with pilots only on these nodes; None: unchanged."""
@@ -122,9 +125,17 @@ def load_site_file(reference: str) -> SiteFile:
     """
     path = find_site(reference)
     try:
-        return _load(path)
+        return _with_account(_load(path))
     except SiteMistakes as error:
         raise SiteError(f"{_where(path, error)}: {'; '.join(error.lines)}") from None
+
+
+def _with_account(loaded: SiteFile) -> SiteFile:
+    """The same site with the user's account, if the file names none."""
+    found = scheduler_environment.account(loaded.site.scheduler, os.environ)
+    if loaded.site.account is not None or found is None:
+        return loaded
+    return replace(loaded, site=loaded.site.replace(account=found[0]), account_from=found[1])
 
 
 def site_mistakes(reference: str) -> list[str]:

@@ -1,5 +1,6 @@
 #!/bin/bash
 # One pilot on delta: joins the pool whose connection file is named below. Submit it with: sbatch pilot.sh
+# Variables such as SBATCH_PARTITION beat the lines below; without them: (unset ${!SBATCH_*}; sbatch pilot.sh)
 # When preempted, the agent leaves within the grace period of 300 s.
 #SBATCH --job-name=pilot
 #SBATCH --nodes=1
@@ -14,6 +15,15 @@
 #SBATCH --gpus-per-node=4
 
 # What the agent must know of the job, and what a shell on the node needs.
+# srun takes options from variables, and the shell that submitted this may have left some here.
+for name in ${!SLURM_*} ${!SRUN_*}; do
+  case $name in
+    SLURM_CONF|SLURM_CLUSTER*|SLURM_WORKING_CLUSTER|SLURM_JWT|SLURM_SACK_*) ;;  # the cluster
+    SLURM_JOB*|SLURM_HET_*|SLURM_ARRAY_*|SLURM_NODELIST|SLURM_NNODES|SLURM_RESTART_COUNT|SLURM_SUBMIT_*) ;;  # the job
+    SLURM_CPUS_ON_NODE|SLURM_GPUS_ON_NODE|SLURM_TASKS_PER_NODE|SLURM_TOPOLOGY_*) ;;  # its nodes
+    *) unset "$name" ;;
+  esac
+done
 export PILOT_WALLTIME_END=$(( $(date +%s) + 172800 ))
 
 # "exec": the script becomes the step's launcher, so a signal to the script reaches the agent too.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Sequence
 from contextlib import suppress
 
 import psutil
@@ -149,6 +150,49 @@ def test_a_batch_script_of_ones_own_joins_the_pool(lab: Lab, pool: SlurmPool) ->
     pool.until_pilots(1)
     pool.trains(name, 1)
     lost_nothing(pool, name)
+
+
+SHELL = """
+SBATCH_PARTITION=high SBATCH_TIMELIMIT=1 SBATCH_EXPORT=NONE SBATCH_ARRAY_INX=1-3 SLURM_EXPORT_ENV=NONE
+SLURM_MEM_PER_CPU=1 SLURM_MEM_PER_NODE=2 SLURM_CPU_BIND=map_cpu:0 SLURM_NTASKS=9 SLURM_DISTRIBUTION=nonsense
+SRUN_CONTAINER=/nowhere SQUEUE_FORMAT=%i SQUEUE_PARTITION=high SCANCEL_PARTITION=high SINFO_FORMAT=%t SLURM_JOB_ID=7
+"""
+"""What a shell may have exported, or a job of Slurm's has set."""
+
+
+def export(shell: pytest.MonkeyPatch, variables: Sequence[str]) -> None:
+    for name, _, value in (given.partition("=") for given in variables):
+        shell.setenv(name, value)
+
+
+@pytest.mark.parametrize("lab", [LabConfig(nodes=2)], indirect=True)
+def test_the_submitting_shells_options_change_no_pilot(
+    lab: Lab, pool: SlurmPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as shell:
+        export(shell, SHELL.split())
+        pool.up_on(2)
+        name = pool.submit_elastic(2, EPOCHS)
+        pool.trains(name, 2)
+    assert sorted(lab.run("squeue", "-h", "-o", "%A %P %l").splitlines()) == ["1 preempt 1:00:00", "2 preempt 1:00:00"]
+    with monkeypatch.context() as shell:
+        export(shell, SHELL.split())
+        pool.pilot("down")
+    assert lab.queued() == []
+
+
+@pytest.mark.parametrize("lab", [LabConfig(nodes=1)], indirect=True)
+def test_a_batch_script_of_ones_own_runs_from_any_shell(
+    lab: Lab, pool: SlurmPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool.up("--pilots", "0")
+    script = pool.folder / "own.sh"
+    script.write_text(pool.pilot("sites", "show", "slurm_lab", "--own-script").stdout)
+    with monkeypatch.context() as shell:
+        export(shell, [given for given in SHELL.split() if given.startswith(("SLURM_", "SRUN_", "SBATCH_EXPORT"))])
+        own = lab.sbatch(str(script))
+    pool.until_pilots(1)
+    lab.run("scancel", own)
 
 
 @pytest.mark.parametrize("lab", [LabConfig(proctrack="pgid")], indirect=True)

@@ -43,6 +43,14 @@ def test_what_is_shown(
     assert not (tmp_path / "run").exists(), "nothing is submitted"
 
 
+def test_an_account_of_the_shells_is_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_ACCOUNT", "mine")
+    assert run(["sites", "show", "delta"]) == 0
+    shown = capsys.readouterr()
+    assert "#SBATCH --account=mine\n" in shown.out
+    assert "the site file names no account: mine is from SLURM_ACCOUNT\n" in shown.err
+
+
 def test_an_hour_that_counts_as_one_needs_no_note(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["sites", "show", "local"]) == 0
     assert "charged" not in capsys.readouterr().err
