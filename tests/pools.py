@@ -15,8 +15,8 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from pilot.cli.asking import any_pool_at
 from pilot.cli.options import to_json
+from pilot.client.pools import any_pool_at
 from pilot.host import proc
 from pilot.protocol.pool_status import PoolStatus, TrainerStatus
 from pilot.protocol.requests import Submitted

@@ -32,7 +32,7 @@ def studies(context: click.Context, _parameter: click.Parameter, begun: str) -> 
 def _offered(
     context: click.Context, begun: str, ask: Callable[[PoolClient], Mapping[str, str]]
 ) -> list[CompletionItem]:
-    from pilot.cli.asking import find_run_dir, pool_at
+    from pilot.client.pools import find_run_dir, pool_at
 
     given = context.params.get("run_dir")
     try:

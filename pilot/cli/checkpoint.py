@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pilot.checkpoint.own_directory import held_here
-from pilot.cli.asking import find_run_dir, run_dir_option
+from pilot.cli.asking import run_dir_option
 from pilot.cli.options import FILE, answers
+from pilot.client.pools import find_run_dir
 from pilot.core.errors import CheckpointError, Unreadable, UserError
 from pilot.core.ids import TrainerId
 from pilot.host.private_folder import shown

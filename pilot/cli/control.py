@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,13 +10,15 @@ from typing import Any
 import click
 
 from pilot.cli import candidates
-from pilot.cli.asking import AT_REST, REPLY_TIMEOUT_S, in_running_pool, patiently, pool_at
+from pilot.cli.asking import in_running_pool
 from pilot.cli.options import FiniteRange, answers, json_option, to_json, trainer_argument
+from pilot.client.pools import AT_REST, pool_at
+from pilot.client.trainers import phase_words, wait_for
 from pilot.core.errors import PilotError, UserError
 from pilot.core.pool.evidence import headline
 from pilot.core.trainer.trainer import Phase
 from pilot.history.words import counted, node_count
-from pilot.protocol.requests import LONGEST_WAIT_S, Phases, Scaled
+from pilot.protocol.requests import Phases, Scaled
 from pilot.rundir.rundir import RunDir, owner, read_end
 
 ASK_EVERY_S = 5.0
@@ -137,32 +138,18 @@ def wait(root: Path, trainers: tuple[str, ...], limit_s: float | None) -> tuple[
     if not trainers:
         listed = pool_at(root).trainers().trainers
         trainers = tuple(t.trainer for t in listed if t.phase not in AT_REST and not t.held)
-    deadline = time.monotonic() + (math.inf if limit_s is None else limit_s)
-    answer = _wait(root, trainers, 0.0) if trainers else Phases(trainers={})
-    while not all(phase in AT_REST for phase in answer.trainers.values()):
-        left_s = deadline - time.monotonic()
-        if left_s <= 0:
-            raise PilotError(f"timed out after {limit_s:g} s: {_line(answer)}", transient=True)
-        answer = patiently(lambda: _wait(root, trainers, min(left_s, LONGEST_WAIT_S)))  # noqa: B023  # called right here
+    answer = wait_for(root, trainers, limit_s) if trainers else Phases(trainers={})
     finished = all(phase in (Phase.FINISHED, Phase.SHELVED) for phase in answer.trainers.values())
     return answer, lambda: _show_ends(root, answer), 0 if finished else 1
 
 
-def _wait(root: Path, trainers: tuple[str, ...], limit_s: float) -> Phases:
-    return pool_at(root, timeout_s=2 * REPLY_TIMEOUT_S).wait(list(trainers), limit_s)
-
-
 def _show_ends(root: Path, answer: Phases) -> None:
     """Print their phases, and a line for each failure."""
-    click.echo(_line(answer))
+    click.echo(phase_words(answer))
     failed = {trainer for trainer, phase in answer.trainers.items() if phase is Phase.FAILED}
     for trainer in pool_at(root).trainers().trainers if failed else ():
         if trainer.trainer in failed:
             click.echo(f"{trainer.trainer} failed: {headline(trainer.reason)}", err=True)
-
-
-def _line(answer: Phases) -> str:
-    return ", ".join(f"{trainer} {phase}" for trainer, phase in answer.trainers.items()) or "no trainer to wait for"
 
 
 @click.command("down")

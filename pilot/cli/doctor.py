@@ -15,11 +15,12 @@ from pathlib import Path
 
 import click
 
-from pilot.cli.asking import pool_at, site_run_dir_option
+from pilot.cli.asking import site_run_dir_option
 from pilot.cli.control import wait_until_gone
 from pilot.cli.options import Count, FiniteRange, json_option, site_option, to_json
-from pilot.cli.submit import launch
 from pilot.cli.up import coordinator_command, start
+from pilot.client.launching import launch
+from pilot.client.pools import pool_at
 from pilot.core.errors import PilotError
 from pilot.core.ids import TrainerId
 from pilot.core.trainer.spec import Checking

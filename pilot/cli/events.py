@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pilot.cli import candidates
-from pilot.cli.asking import BACK_S, in_any_pool, is_past, journal_of
+from pilot.cli.asking import in_any_pool
 from pilot.cli.options import Count, answers, json_option, page_option, trainer_argument
+from pilot.client.pools import BACK_S, is_past, journal_of
 from pilot.core.errors import UserError, one_line
 from pilot.core.ids import TrainerId
 from pilot.rundir import rundir as rundirs

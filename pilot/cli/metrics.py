@@ -16,7 +16,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import ThreadingWSGIServer
 from prometheus_client.registry import Collector
 
-from pilot.cli.asking import find_run_dir, pool_at, run_dir_option
+from pilot.cli.asking import run_dir_option
+from pilot.client.pools import find_run_dir, pool_at
 from pilot.core.errors import PilotError, UserError
 from pilot.core.trainer.trainer import Phase
 from pilot.host.files import publish

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from rich.text import Text
 
-from pilot.cli.asking import ENDED
+from pilot.client.pools import ENDED
 from pilot.core.pool.evidence import headline
 from pilot.core.trainer.budget import unit
 from pilot.core.trainer.proof import ProofState

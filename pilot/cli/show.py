@@ -12,8 +12,8 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from pilot.cli.asking import AT_REST
 from pilot.cli.rows import INDENT, aligned, folded, short, trainer_rows
+from pilot.client.pools import AT_REST
 from pilot.core.trainer.budget import WARNED_AT, hours, unit
 from pilot.core.trainer.trainer import Phase
 from pilot.history.words import amount, expected_start, node_count

@@ -8,9 +8,10 @@ from typing import Any
 import click
 
 from pilot.cli import candidates, options
-from pilot.cli.asking import any_pool_at, find_run_dir, in_any_pool, in_running_pool, pool_at, run_dir_option
+from pilot.cli.asking import in_any_pool, in_running_pool, run_dir_option
 from pilot.cli.study_output import best_text, export, report, show_trials, study_lines, trials_words
-from pilot.cli.submit import launch, with_code
+from pilot.client.launching import launch, with_code
+from pilot.client.pools import any_pool_at, find_run_dir, pool_at
 from pilot.core.errors import UserError
 from pilot.host.files import read_regular
 from pilot.submission.study_definition import KINDS, Range, Sampler, StudyDefinition, check_name

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import click
 
-from pilot.cli.asking import any_pool_at, in_any_pool
+from pilot.cli.asking import in_any_pool
 from pilot.cli.options import need, page_option, study_argument, to_json
 from pilot.cli.show import print_table, write_page
+from pilot.client.pools import any_pool_at
 from pilot.history.study_page import study_page, trial_table
 from pilot.history.words import counted, duration
 from pilot.protocol.requests import StudyStatus, TrialList, TrialStatus

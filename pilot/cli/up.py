@@ -12,8 +12,9 @@ from typing import Any, TextIO
 import click
 import msgspec
 
-from pilot.cli.asking import AT_REST, pool_at, site_run_dir_option
+from pilot.cli.asking import site_run_dir_option
 from pilot.cli.options import POSITIVE, Count, answers, site_option, solve_limit_option
+from pilot.client.pools import AT_REST, pool_at
 from pilot.core.errors import PilotError, UserError
 from pilot.core.pool.pool import NODE_ORDER_NAMES
 from pilot.host.printable import printable

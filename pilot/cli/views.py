@@ -9,10 +9,11 @@ import click
 from rich.text import Text
 
 from pilot.cli import candidates
-from pilot.cli.asking import AT_REST, any_pool_at, in_any_pool, is_past, pool_at
+from pilot.cli.asking import in_any_pool
 from pilot.cli.options import answers, trainer_argument
 from pilot.cli.rows import folded, history_lines, history_view, trainer_rows
 from pilot.cli.show import console, node_lines, of_interest, print_table, show, status_lines
+from pilot.client.pools import AT_REST, any_pool_at, is_past, pool_at
 from pilot.core.errors import PilotError
 from pilot.protocol.pool_status import Answer, TrainerStatus
 from pilot.protocol.requests import NodeList

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pilot.cli.submit import launch, with_code
+from pilot.client.launching import launch, with_code
 from pilot.core.commands import StartWorker
 from pilot.core.errors import REFUSAL
 from pilot.core.ids import NodeId, TrainerId, TrainerUid

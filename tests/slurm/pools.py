@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pilot.cli.asking import pool_at
+from pilot.client.pools import pool_at
 from tests.pools import Pool
 from tests.slurm.lab import Lab, wait_for
 

@@ -54,7 +54,7 @@ optimizer = SimpleNamespace(step=lambda: None)
 """
 STEP = "optimizer.zero_grad(); loss = criterion(model(x), y); loss.backward(); session.step(loss)"
 CONTEXTS: dict[tuple[str, int], tuple[str, dict[str, str]]] = {
-    ("README.md", 0): (SHARED + "scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 30)\n", {}),
+    ("README.md", 1): (SHARED + "scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 30)\n", {}),
     ("elastic-tutorial.md", 0): ("", {}),
     ("elastic-tutorial.md", 1): ("", {}),
     ("elastic-how-to.md", 0): (
@@ -90,6 +90,8 @@ CONTEXTS: dict[tuple[str, int], tuple[str, dict[str, str]]] = {
 """(page, number) → code to run before the block, and replacements for its ellipses."""
 
 RUN_ELSEWHERE = {
+    ("README.md", 0): "tests/e2e/test_from_python.py, on a pool",
+    ("api.md", 0): "tests/e2e/test_from_python.py, on a pool",
     ("elastic-how-to.md", 10): "tests/frameworks, where Lightning and transformers are installed",
     ("checkpoint-format.md", 0): "tests/integration/test_checkpoint_readers.py, on a checkpoint",
     ("checkpoint-format.md", 1): "tests/integration/test_checkpoint_readers.py, on a checkpoint",

@@ -18,13 +18,13 @@ from rich.live import Live
 from rich.text import Text
 
 from pilot.agent import workdir
-from pilot.cli.asking import pool_at
 from pilot.cli.control import wait_until_gone
 from pilot.cli.demo.leftovers import left_behind, unowned
 from pilot.cli.rows import trainer_rows
 from pilot.cli.show import node_lines
-from pilot.cli.submit import launch
 from pilot.cli.up import coordinator_command, start
+from pilot.client.launching import launch
+from pilot.client.pools import pool_at
 from pilot.core.errors import PilotError, UserError
 from pilot.core.trainer.spec import Checking
 from pilot.core.trainer.trainer import Phase

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import click
 
-from pilot.cli.asking import in_running_pool, pool_at
+from pilot.cli.asking import in_running_pool
 from pilot.cli.options import FiniteRange, need
+from pilot.client.pools import pool_at
 from pilot.core.errors import UserError
 
 LEAST_S = 0.2

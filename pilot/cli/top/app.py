@@ -13,9 +13,9 @@ from textual.coordinate import Coordinate
 from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Input, RichLog, Static
 
-from pilot.cli.asking import ENDED
 from pilot.cli.control import AUTO, pilots_of, scaled_text
 from pilot.cli.top.view import History, about, event_line, headline, strip, trainer_cells
+from pilot.client.pools import ENDED
 from pilot.core.errors import PilotError, UserError
 from pilot.protocol.pool_status import PoolStatus, TrainerStatus
 

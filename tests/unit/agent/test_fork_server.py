@@ -10,7 +10,7 @@ import pytest
 
 from pilot.agent import fork_server
 from pilot.agent.fork_server import Log, seed_of
-from pilot.cli.submit import launch
+from pilot.client.launching import launch
 from pilot.rundir import log_marks
 from pilot.rundir.log_marks import Marker
 

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from pilot.cli import logs
 from pilot.cli.logs import command
 from pilot.cli.main import run
-from pilot.cli.merged_logs import LineStarts, MergedLogs, newest, text_of
+from pilot.client.merged_logs import LineStarts, MergedLogs, newest, text_of
 from pilot.rundir import log_marks
 from pilot.rundir.log_marks import BEGINS, NO_RANK, times_of
 

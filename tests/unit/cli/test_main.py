@@ -31,6 +31,13 @@ def test_an_agent_imports_nothing_heavy() -> None:
     assert done.stdout.strip() == "[]", "its fork server does; the agent starts fast"
 
 
+def test_the_package_imports_nothing_heavy_until_a_program_submits() -> None:
+    light = [*HEAVY, "msgspec", "psutil", "pilot.client"]
+    code = f"import sys, pilot; print([m for m in {light} if m in sys.modules], pilot.UserError, pilot.submit)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("[] <class 'pilot.core.errors.UserError'> <function submit")
+
+
 @pytest.mark.parametrize(
     ("words", "line"),
     [

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pilot.cli.asking import find_run_dir, pool_at
+from pilot.client.pools import find_run_dir, pool_at
 from pilot.core.errors import PilotError, UserError
 from pilot.rundir.rundir import Ended, Lock, RunDir, remember, write_end
 from pilot.service.durability.supervisor import MODULE

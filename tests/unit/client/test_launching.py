@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pilot.cli.submit import launch
+from pilot.client.launching import launch
 from pilot.core.errors import UserError
 
 
