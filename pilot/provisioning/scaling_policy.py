@@ -10,7 +10,8 @@ rate            a limit on submissions per poll
 back-off        after failures nothing is submitted for a while; a preemption is not a failure
 yielding        another user's job takes nodes from us: they are not replaced until it has them, as a
                 pilot that we submit could take them first
-planned nodes   idle, but another job will start there: worth a pilot only with a wall time that fits
+planned nodes   idle, but another job or a reservation will begin there: worth a pilot only with a wall
+                time that fits
 ==============  =======================================================================================
 """
 
@@ -20,10 +21,8 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from pilot.provisioning.scheduler import JobPhase, QueueSnapshot
+from pilot.provisioning.scheduler import WINDOW_MARGIN_S, JobPhase, QueueSnapshot
 from pilot.site.site import Site
-
-WINDOW_MARGIN_S = 60.0
 
 BOUND_FACTOR = 2
 """All pilots may be leaving, with a replacement for each."""

@@ -81,7 +81,7 @@ class QueueSnapshot:
     jobs: Mapping[str, JobView] = field(default_factory=dict)
     others: int = 0  #: others' jobs that count against the site's limit
     idle_nodes: int | None = None  #: nodes that nobody has or waits for; None: not known
-    planned_nodes: int = 0  #: nodes that are idle until another job starts on them
+    planned_nodes: int = 0  #: nodes that are idle until another job or a reservation begins on them
     window_s: float | None = None  #: how long the planned nodes stay idle at least; None if there are none
     trouble: str = ""  #: a failed part of the poll, for people
     #: jobs that another query lists as existing: they are not over, whatever their views are
@@ -102,6 +102,9 @@ class Queue(Protocol):
     def kill(self, jobs: Sequence[str]) -> None:
         """Kill jobs that outlived their cancellation; raises ``SubmitError`` if the scheduler refuses."""
 
+
+WINDOW_MARGIN_S = 60.0
+"""A pilot on a planned node ends at least this long before the node is needed."""
 
 BATCH = 100
 """Most ids per command: far below the limit of a command line, and few to retry after a refusal."""

@@ -1,5 +1,5 @@
 """Slurm: one ``squeue`` for our user's jobs and one ``sinfo`` per poll; ``sacct`` only for jobs that squeue has
-forgotten.
+forgotten, ``scontrol`` for reservations only if nodes are idle.
 
 The output is in columns, because with ``--json`` Slurm 22.05 lists all jobs of all users, 2.5 kB each. Other users'
 jobs are queried only if they matter, in a few columns: for a limit on a project's jobs, and for plans that concern our
@@ -8,14 +8,15 @@ nodes.
 
 from __future__ import annotations
 
-from collections import Counter
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from pilot.core.errors import SubmitError
 from pilot.host.commands import Run, run_command
 from pilot.provisioning.scheduler import (
+    WINDOW_MARGIN_S,
     BatchQueue,
     JobEnd,
     JobPhase,
@@ -50,8 +51,18 @@ _COLUMNS = (
     *("Reason", "Name"),
 )
 """The columns of squeue. The name is last because it may contain anything."""
-_SACCT = {"JobIDRaw": "JobID", "State": "State", "Restarts": "RestartCnt", "NodeList": "NodeList"}
-"""The columns of sacct, with their names in squeue."""
+_SACCT = {
+    "JobIDRaw": "JobID",
+    "State": "State",
+    "NodeList": "NodeList",
+    "Start": "StartTime",
+    "End": "EndTime",
+    "Timelimit": "TimeLimit",
+    "Restarts": "RestartCnt",
+}
+"""The columns of sacct, with their names in squeue. Not every version has all of them."""
+
+_NO_ACCOUNTING = "accounting storage is disabled"
 
 Row = Mapping[str, str]
 """A job's values by the names of squeue's columns."""
@@ -82,15 +93,29 @@ class SlurmQueue(BatchQueue):
         asked = set(jobs)
         ours = {row["JobID"]: row for row in rows if row["JobID"] in asked or row["Name"].startswith(self._prefix)}
         views = {job: _view(row) for job, row in ours.items()}
+        troubles = []
         if forgotten := [job for job in jobs if job not in views]:
-            views |= self._sacct(forgotten)
+            ended, trouble = self._sacct(forgotten)
+            views |= ended
+            troubles.append(trouble)
         idle, planned, trouble = self._sinfo()
+        reserved, why_not = self._reserved(idle, now_s) if idle else ({}, "")
+        troubles += [trouble, why_not]
         runs = [job for job, view in views.items() if view.phase is JobPhase.RUNNING]
         plans = self._plans(ours) if planned or runs else []
         for job in runs:
             views[job] = replace(views[job], planned_s=_planned_s(views[job], plans))
-        window_s = max(0.0, min(plan.start_s for plan in plans) - now_s) if planned and plans else None
-        return QueueSnapshot(views, self._others(rows, ours), idle, planned, window_s, trouble)
+        shortest_s = (self._site.walltime_min_s if self._site.walltime_min else 0.0) + WINDOW_MARGIN_S
+        usable = [start_s for start_s in reserved.values() if start_s - now_s >= shortest_s]
+        starts = [*(plan.start_s for plan in plans if planned), *usable]
+        return QueueSnapshot(
+            views,
+            self._others(rows, ours),
+            None if idle is None else len(idle - reserved.keys()),
+            planned + len(usable),
+            max(0.0, min(starts) - now_s) if starts else None,
+            "; ".join(filter(None, troubles)),
+        )
 
     def _squeue(self) -> list[Row]:
         """Our user's jobs, including those that ended recently."""
@@ -114,16 +139,41 @@ class SlurmQueue(BatchQueue):
             for row in rows
         )
 
-    def _sinfo(self) -> tuple[int | None, int, str]:
-        """How many of the nodes that we may use are idle, and how many are idle until a planned job starts; or why that
-        is not known."""
+    def _sinfo(self) -> tuple[set[str] | None, int, str]:
+        """Which of the nodes that we may use are idle, and how many are idle until a planned job starts; or why that is
+        not known."""
         try:
             output = self._ask("sinfo", "-h", "-N", *_in_partition(self._site), "-o", "%N %t")
         except SubmitError as error:
             return None, 0, str(error)
         states = dict(line.split()[:2] for line in output.splitlines() if len(line.split()) >= 2)
-        counts = Counter(state for node, state in states.items() if self._only is None or self._only.matches(node))
-        return counts["idle"], counts["plnd"] + counts["planned"], ""
+        usable = {node: state for node, state in states.items() if self._only is None or self._only.matches(node)}
+        idle = {node for node, state in usable.items() if state == "idle"}
+        return idle, sum(state in ("plnd", "planned") for state in usable.values()), ""
+
+    def _reserved(self, idle: Collection[str], now_s: float) -> tuple[dict[str, float], str]:
+        """Which ``idle`` nodes are reserved for others before a pilot of full wall time would end, and when that begins
+        (Unix time); or why that is not known."""
+        begins: dict[str, float] = {}
+        try:
+            output = self._ask("scontrol", "show", "reservation", "-o")
+        except SubmitError as error:
+            return begins, f"reservations are not known: {error}"
+        for line in output.splitlines():
+            of = dict(word.partition("=")[::2] for word in line.split())
+            start_s = _time_s(of.get("StartTime", ""))
+            if start_s and now_s < start_s < now_s + self._site.walltime_s and not self._may_use(of):
+                for node in _names(of.get("Nodes", "")).intersection(idle):
+                    begins[node] = min(start_s, begins.get(node, start_s))
+        return begins, ""
+
+    def _may_use(self, reservation: Row) -> bool:
+        """Whether our jobs run in it: they name it, or it attracts all jobs of its users and accounts."""
+        named = re.findall(r"--reservation[= ](\S+)", self._site.scheduler_options)
+        if reservation.get("ReservationName") in ",".join(named).split(","):
+            return True
+        admits = {*reservation.get("Users", "").split(","), *reservation.get("Accounts", "").split(",")}
+        return "MAGNETIC" in reservation.get("Flags", "").split(",") and bool(admits & {self._user, self._site.account})
 
     def _plans(self, ours: Collection[str]) -> list[_Plan]:
         """When and where others' pending jobs are planned to start. The nodes are not always known: planned nodes are
@@ -132,20 +182,25 @@ class SlurmQueue(BatchQueue):
         rows = [line.split("|") for line in output.splitlines() if line.count("|") == 2]
         return [_Plan(at_s, nodes) for job, when, nodes in rows if job not in ours and (at_s := _time_s(when))]
 
-    def _sacct(self, jobs: Sequence[str]) -> dict[str, JobView]:
-        """The views of ``jobs`` in accounting; empty if there is no accounting."""
+    def _sacct(self, jobs: Sequence[str]) -> tuple[dict[str, JobView], str]:
+        """How ``jobs`` ended according to accounting, and why that is not known. There may be no accounting; and it
+        lags: what squeue does not list does not live, whatever is shown here."""
         found: dict[str, JobView] = {}
-        for batch in batches(jobs):
-            try:
-                output = self._ask(
-                    "sacct", "-X", "-n", "-P", f"--format={','.join(_SACCT)}", f"--jobs={','.join(batch)}"
-                )
-            except SubmitError:
-                break
-            lines = [line.split("|") for line in output.splitlines() if line.count("|") == len(_SACCT) - 1]
-            rows = [dict(zip(_SACCT.values(), line, strict=True)) for line in lines]
-            found |= {row["JobID"]: _view(row) for row in rows if row["JobID"] in batch}
-        return found
+        try:
+            columns = self._sacct_columns
+            for batch in batches(jobs):
+                which = [f"--format={','.join(columns)}", f"--jobs={','.join(batch)}"]
+                lines = [line.split("|") for line in self._ask("sacct", "-X", "-n", "-P", *which).splitlines()]
+                rows = [dict(zip(columns.values(), line, strict=True)) for line in lines if len(line) == len(columns)]
+                found |= {row["JobID"]: _view(row) for row in rows if row["JobID"] in batch}
+        except SubmitError as error:
+            return {}, "" if _NO_ACCOUNTING in str(error) else f"how jobs ended is not known: {error}"
+        return {job: view for job, view in found.items() if view.phase is JobPhase.OVER}, ""
+
+    @cached_property
+    def _sacct_columns(self) -> dict[str, str]:
+        known = self._ask("sacct", "--helpformat").split()
+        return {name: column for name, column in _SACCT.items() if name in known}
 
 
 def _in_partition(site: Site) -> list[str]:
@@ -176,7 +231,7 @@ def _view(row: Row) -> JobView:
         phase,
         ending=_ENDINGS.get(state, JobEnd.GONE) if phase is JobPhase.OVER else None,
         name=row.get("Name", ""),
-        restart=int(row["RestartCnt"]) if row["RestartCnt"].isdecimal() else 0,
+        restart=int(restarts) if (restarts := row.get("RestartCnt", "")).isdecimal() else 0,
         start_s=_time_s(row.get("StartTime", "")),
         end_s=_time_s(row.get("EndTime", "")),
         preempt_s=_time_s(row.get("PreemptTime", "")),

@@ -47,7 +47,8 @@ def missing_accounting() -> str:
 
 @dataclass(frozen=True, slots=True)
 class LabConfig:
-    """What a lab's Slurm does at a preemption, when it declares a silent node dead, and whether it keeps accounts."""
+    """What a lab's Slurm does at a preemption, when it declares a silent node dead, how long its controller remembers
+    jobs that are over, and whether it keeps accounts."""
 
     nodes: int = 6
     grace_s: int = 20
@@ -55,12 +56,8 @@ class LabConfig:
     user_signal: bool = True
     proctrack: str = "cgroup"
     node_timeout_s: int = 15
+    remembers_s: int = 120
     accounting: bool = field(default_factory=lambda: not missing_accounting())
-
-    @property
-    def ports(self) -> int:
-        """How many ports the daemons need: the controller's, the nodes', and slurmdbd's."""
-        return self.nodes + 2
 
     def render(self, folder: Path, port: int) -> str:
         """``slurm.conf`` of a lab in ``folder`` whose daemons listen on consecutive ports from ``port`` on."""
@@ -95,7 +92,7 @@ SchedulerParameters=bf_interval=5,sched_min_interval=500000,batch_sched_delay=1
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 KillWait={self.kill_wait_s}
-MinJobAge=120
+MinJobAge={self.remembers_s}
 SlurmdTimeout={self.node_timeout_s}
 ReturnToService=2
 JobRequeue=1
@@ -130,7 +127,7 @@ class Lab:
         """Start all daemons and wait until every node is idle."""
         for name in ("state", "spool"):
             (self.folder / name).mkdir(parents=True)
-        port = _free_ports(self.config.ports)
+        port = _free_ports(self.config.nodes + 2)
         self.nodes = [f"{node_prefix(port)}{number}" for number in range(1, self.config.nodes + 1)]
         self.conf.write_text(self.config.render(self.folder, port))
         (self.folder / "cgroup.conf").write_text(CGROUP_CONF)
@@ -173,6 +170,10 @@ class Lab:
     def start_controller(self) -> None:
         """Start the controller; it continues from its saved state."""
         self._daemon("slurmctld", "-f", str(self.conf))
+
+    def stop_accounting(self) -> None:
+        """End slurmdbd."""
+        _signal(_read_pid(self.folder / "slurmdbd.pid"), signal.SIGTERM)
 
     def limit(self, limits: str, entity: str = "user") -> None:
         """Set limits such as "MaxSubmitJobs=2" (-1: none) of root, as ``entity``: "user", "account"; or of "qos"."""

@@ -127,6 +127,16 @@ async def planned(crew: Crew, lab: Lab, nodes: int, minutes: int) -> None:
     await crew.until(lambda: lab.nodes_in("planned") == nodes, "all other nodes are planned for the waiting job")
 
 
+@pytest.mark.parametrize("lab", [TWO_NODES], indirect=True)
+@with_crew(POLITE, SITE)
+async def test_a_pilot_that_ends_before_maintenance_starts_at_once(keeper: Keeper, crew: Crew, lab: Lab) -> None:
+    when = ("starttime=now+600", "duration=60", "nodes=ALL", "users=root")
+    lab.run("scontrol", "create", "reservation", "reservationname=maintenance", "flags=maint", *when)
+    keeper.want(2)
+    await crew.until_running(2)
+    assert {record.walltime_s for record in keeper.book.jobs.values()} <= {8 * 60.0, 9 * 60.0}
+
+
 @with_crew(POLITE, SITE)
 async def test_a_window_shorter_than_the_warm_up_gets_no_short_pilot(keeper: Keeper, crew: Crew, lab: Lab) -> None:
     await planned(crew, lab, 5, minutes=6)
@@ -196,6 +206,25 @@ async def test_a_refusal_of_slurm_is_quoted(keeper: Keeper, crew: Crew) -> None:
 
 
 @pytest.mark.usefixtures("accounting")
+@pytest.mark.parametrize("lab", [LabConfig(nodes=3, grace_s=0, kill_wait_s=2, remembers_s=2)], indirect=True)
+def test_the_true_ends_of_jobs_that_squeue_has_forgotten(lab: Lab) -> None:
+    jobs = [lab.sbatch("--no-requeue", "-w", node, "--wrap", "sleep 600") for node in lab.nodes]
+    wait_for(lambda: lab.nodes_in("idle") == 0, "all run", limit_s=30)
+    lab.run("scancel", jobs[0])
+    lab.run("scontrol", "update", f"NodeName={lab.nodes[1]}", "State=DOWN", "Reason=test")
+    high = lab.sbatch("-p", "high", "-w", lab.nodes[2], "--wrap", "true")
+    wait_for(lambda: not any(map(lab.state, [*jobs, high])), "squeue has forgotten them", limit_s=90)
+    queue = SlurmQueue(SITE, "pilot-x", lambda command, _: lab.run(*command))
+    shown = queue.poll(jobs, time.time())
+    endings = [JobEnd.CANCELLED, JobEnd.NODE_FAILED, JobEnd.PREEMPTED]
+    assert ([shown.jobs[job].ending for job in jobs], shown.trouble) == (endings, "")
+    assert all(shown.jobs[job].start_s and shown.jobs[job].end_s for job in jobs)
+    lab.stop_accounting()
+    queue = SlurmQueue(SITE, "pilot-x")
+    wait_for(lambda: "how jobs ended is not known: sacct " in queue.poll(jobs, 0).trouble, "the trouble", limit_s=60)
+
+
+@pytest.mark.usefixtures("accounting")
 @pytest.mark.parametrize("lab", [LabConfig(nodes=1)], indirect=True)
 def test_the_lab_enforces_limits_of_accounts(lab: Lab) -> None:
     lab.limit("MaxSubmitJobs=1")
@@ -219,5 +248,5 @@ def test_one_squeue_for_our_jobs_one_for_pending_jobs_and_one_sinfo_per_poll(lab
     wait_for(lambda: lab.state(jobs[0]) == "RUNNING", "one of them runs", limit_s=30)
     shown = SlurmQueue(SITE, "pilot-x", run).poll(jobs, time.time())
     assert set(shown.jobs) == set(jobs)
-    assert asked == ["squeue", "sinfo", "squeue"]
+    assert asked == ["squeue", "sinfo", "scontrol", "squeue"]
     lab.run("scancel", *jobs)

@@ -38,7 +38,7 @@ def squeue(command: Sequence[str]) -> str:
 
 
 def recorded(**changes: object) -> Recorded:
-    answers: dict[str, object] = {"squeue": squeue, "sinfo": SINFO, "sacct": ""}
+    answers: dict[str, object] = {"squeue": squeue, "sinfo": SINFO, "sacct": "", "scontrol": ""}
     return Recorded(answers | changes)
 
 
@@ -85,6 +85,48 @@ def test_planned_nodes_and_their_window() -> None:
     assert queue(recorded(sinfo="n1 idle\n")).poll([], NOW_S).window_s is None
 
 
+def reservation(name: str, minutes: float, nodes: str, flags: str = "SPEC_NODES", users: str = "eve") -> str:
+    """A line of ``scontrol show reservation -o``."""
+    start = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(NOW_S + 60 * minutes))
+    return (
+        f"ReservationName={name} StartTime={start} EndTime=2027-12-02T10:32:58 Duration=2-12:00:00 Nodes={nodes} "
+        f"NodeCnt=6 Features=(null) PartitionName=(null) Flags={flags} Users={users} Accounts=(null) State=INACTIVE\n"
+    )
+
+
+ALL = "n[1-4]"
+SOON = reservation("r", 20, "n[3-4]")
+
+
+@pytest.mark.parametrize(
+    ("reservations", "idle", "planned", "window_min"),
+    [
+        ("No reservations in the system\n", 4, 0, None),
+        (reservation("r", 20, ALL, "MAINT,SPEC_NODES,ALL_NODES", "ada"), 0, 4, 20),
+        (SOON, 2, 2, 20),
+        (SOON + reservation("s", 15, "n4"), 2, 2, 15),
+        (SOON + reservation("s", 2, "n[1-2]"), 0, 2, 20),  # too soon for any pilot: those nodes are of no use
+        (reservation("r", 90, ALL), 4, 0, None),  # after a pilot of full wall time
+        (reservation("r", -5, ALL), 4, 0, None),
+        (reservation("r", 20, "(null)"), 4, 0, None),  # of licenses
+        (reservation("mine", 20, ALL), 4, 0, None),
+        (reservation("r", 20, ALL, "MAGNETIC", "bob,ada"), 4, 0, None),
+        (reservation("r", 20, ALL, "MAGNETIC"), 0, 4, 20),
+    ],
+)
+def test_idle_nodes_that_are_reserved(reservations: str, idle: int, planned: int, window_min: float | None) -> None:
+    site = SITE.replace(walltime_min="00:05:00", scheduler_options="#SBATCH --reservation=mine,other")
+    run = recorded(sinfo="n1 idle\nn2 idle\nn3 idle\nn4 idle\n", scontrol=reservations)
+    shown = queue(run, site).poll([], NOW_S)
+    assert (shown.idle_nodes, shown.planned_nodes, shown.trouble) == (idle, planned, "")
+    assert shown.window_s == (None if window_min is None else 60 * window_min)
+
+
+def test_reservations_that_are_not_known_are_trouble() -> None:
+    shown = queue(recorded(scontrol=SubmitError("scontrol failed: no"))).poll([], NOW_S)
+    assert (shown.idle_nodes, shown.trouble) == (1, "reservations are not known: scontrol failed: no")
+
+
 def test_a_job_planned_on_the_nodes_of_a_running_one_is_shown_with_it() -> None:
     jobs = queue(recorded()).poll([], NOW_S).jobs
     assert {job for job, view in jobs.items() if view.planned_s is not None} == {"11", "12", "19"}
@@ -94,24 +136,44 @@ def test_a_job_planned_on_the_nodes_of_a_running_one_is_shown_with_it() -> None:
 def test_one_squeue_for_our_jobs_one_for_pending_jobs_and_one_sinfo() -> None:
     run = recorded(sinfo="n1 idle\n")
     queue(run).poll([str(job) for job in range(11, 20)], NOW_S)
-    assert (run.times("squeue"), run.times("sinfo"), run.times("sacct")) == (2, 1, 0)
+    assert (run.times("squeue"), run.times("sinfo"), run.times("scontrol"), run.times("sacct")) == (2, 1, 1, 0)
     assert run.asked[0][:6] == ["squeue", "-h", "-t", "all", "-u", "ada"]
 
 
-def test_accounting_is_asked_once_for_all_jobs_that_squeue_forgot() -> None:
-    run = recorded(sacct="7|PREEMPTED|0|n3\n8|CANCELLED by 1000|0|n4\n9|RUNNING|1|n5\n")
-    jobs = queue(run).poll(["7", "8", "9", "10"], NOW_S).jobs
+@pytest.mark.parametrize("lacks", ["", "Restarts", "Timelimit"])
+def test_accounting_is_asked_once_for_what_it_has_of_jobs_that_squeue_forgot(lacks: str) -> None:
+    fields = "JobIDRaw State NodeList Start End Timelimit Restarts Account".replace(lacks or " Account", "")
+    rows = [["7", "PREEMPTED", "n3"], ["8", "CANCELLED by 1000", "n4"], ["9", "RUNNING", "n5"]]
+    more = {"Start": "2026-11-20T11:05:20", "End": "2026-11-20T11:05:27", "Timelimit": "01:00:00", "Restarts": "1"}
+
+    def sacct(command: Sequence[str]) -> str:
+        if "--helpformat" in command:
+            return fields.replace(" ", "   \n")
+        (asked,) = (word.removeprefix("--format=").split(",") for word in command if word.startswith("--format="))
+        assert set(asked) == set(fields.split()) - {"Account"}
+        return "".join("|".join([*row, *(more[name] for name in asked[3:])]) + "\n" for row in rows)
+
+    run = recorded(sacct=sacct)
+    slurm = queue(run)
+    jobs = [slurm.poll(["7", "8", "9", "10"], NOW_S).jobs for _ in range(2)][1]
     assert (jobs["7"].ending, jobs["8"].ending) == (JobEnd.PREEMPTED, JobEnd.CANCELLED)
-    assert (jobs["9"].phase, jobs["9"].restart) == (JobPhase.RUNNING, 1)
-    assert "10" not in jobs
-    assert run.times("sacct") == 1
+    assert (jobs["7"].end_s or 0) - (jobs["7"].start_s or 0) == 7
+    assert (jobs["7"].walltime_s, jobs["7"].restart) == (
+        None if lacks == "Timelimit" else 3600,
+        int(lacks != "Restarts"),
+    )
+    assert not {"9", "10"} & jobs.keys(), "what squeue does not list does not live"
+    assert run.times("sacct") == 3
 
 
 def test_a_command_that_does_not_answer() -> None:
     silent = SubmitError("it did not answer within 30 s")
     with pytest.raises(SubmitError, match="did not answer"):
         queue(recorded(squeue=silent)).poll([], NOW_S)
-    assert "7" not in queue(recorded(sacct=silent)).poll(["7"], NOW_S).jobs, "there may be no accounting"
+    shown = queue(recorded(sacct=silent)).poll(["7"], NOW_S)
+    assert ("7" in shown.jobs, shown.trouble) == (False, f"how jobs ended is not known: {silent}")
+    none = CommandRefused("sacct", "Slurm accounting storage is disabled")
+    assert queue(recorded(sacct=none)).poll(["7"], NOW_S).trouble == "", "there is no accounting"
     shown = queue(recorded(sinfo=silent)).poll([], NOW_S)
     assert (shown.trouble, shown.idle_nodes, len(shown.jobs)) == (str(silent), None, 10)
 
