@@ -202,9 +202,9 @@ def _await(process: subprocess.Popen[bytes], root: Path, errors: TextIO) -> Pool
 
 def _answer(root: Path, pid: int) -> PoolStatus | None:
     """The status of the coordinator with this process id; None until it owns the run directory."""
-    if owner(RunDir(root)) != pid or not (root / "connection.json").exists():
-        return None
     try:
+        if owner(RunDir(root)) != pid or not (root / "connection.json").exists():
+            return None
         return pool_at(root, timeout_s=1.0).status()
     except PilotError:
         return None

@@ -90,7 +90,11 @@ def _has_owner(folder: Path) -> bool:
 def _default_folders() -> list[Path]:
     if os.environ.get("PILOT_RUN_DIR"):
         return []
-    return sorted(path for path in default_path("any").parent.glob("*") if path.is_dir())
+    folder = default_path("any").parent
+    try:
+        return sorted(path for path in folder.glob("*") if path.is_dir())
+    except OSError as error:
+        raise UserError(f"cannot look for pools in {folder}: {error.strerror}; give --run-dir") from None
 
 
 def _wait_for_restart(run_dir: Path, timeout_s: float) -> None:

@@ -44,6 +44,9 @@ def storage(site: Site, run_dir: Path) -> Iterator[Finding]:
         yield from _pools("checkpoint directory", run_dir)
     for place, check in places.items():
         folder = existing(place)
+        if (blocked := _blocked_by(place, folder)) is not None:
+            yield fail(check, f"{blocked} is not a directory", "choose another directory (--run-dir, checkpoint_dir)")
+            continue
         if not os.access(folder, os.W_OK | os.X_OK):
             yield fail(check, f"{folder} is not writable", "choose another directory (--run-dir, checkpoint_dir)")
             continue
@@ -68,6 +71,12 @@ def _pools(check: str, run_dir: Path) -> Iterator[Finding]:
 def existing(path: Path) -> Path:
     """``path``, or its nearest parent that exists."""
     return next(folder for folder in (path, *path.absolute().parents) if _is_directory(folder))
+
+
+def _blocked_by(path: Path, folder: Path) -> Path | None:
+    """What has the name of the next folder to create in ``folder`` on the way to ``path``; None if nothing has."""
+    wanted = next((each for each in (path, *path.absolute().parents) if each.parent == folder), folder)
+    return wanted if wanted != folder and os.path.lexists(wanted) else None
 
 
 def _is_directory(path: Path) -> bool:

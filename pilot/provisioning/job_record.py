@@ -42,6 +42,7 @@ class JobRecord:
     alive_s: float | None = None
     cause: str = ""  #: of its agent's notice
     noticed_s: float = -math.inf  #: when its agent gave notice, or the scheduler announced a preemption
+    left: bool = False  #: its agent has left, as it had announced or was told
     preempted: bool = False  #: the scheduler preempts it
     lost: bool = False  #: whether its agent had been silent for longer than its lease when we asked to cancel it
     cancelled_s: float | None = None  #: when the scheduler agreed to cancel it
@@ -110,6 +111,7 @@ class JobRecord:
         """Forget the job's earlier run: nothing is known about the new one yet."""
         self.restart, self.joined_s, self.alive_s, self.cause, self.preempted = restart, None, None, "", False
         self.noticed_s, self.suspended, self.lost, self.reported_end_s = -math.inf, False, False, None
+        self.left = False
 
     # --- once it is over
 

@@ -29,6 +29,9 @@ DOWN_POLL_S = 1.0
 DOWN_GROWTH = 1.5
 """At the end the scheduler is polled soon, then less and less often, down to the usual rate."""
 
+LEAVE_S = 30.0
+"""At the end, a job whose agent has left is cancelled only after this time: it is removing the agent's files."""
+
 KeeperEvent = JobEvent | Troubled
 
 
@@ -104,6 +107,10 @@ class Keeper:
         self.book.noticed(self._clock(), job, cause)
         self._poked.set()
 
+    def left(self, job: str) -> None:
+        """The agent of ``job`` has left the pool, as it had announced or was told; its job is about to end."""
+        self.book.left(job)
+
     def staying(self) -> list[str]:
         """Our running and queued jobs that are not leaving."""
         return [job.job for job in self.book.scaling_jobs(self._clock()) if not job.leaving]
@@ -151,13 +158,14 @@ class Keeper:
 
     async def down(self, limit_s: float) -> list[str]:
         """Cancel every job, wait until all have ended, kill those that outlive their grace; returns the jobs left after
-        ``limit_s``.
+        ``limit_s``. Jobs whose agents have left get ``LEAVE_S`` to end by themselves.
 
         Call it when :meth:`run` has been cancelled. A submission in progress is waited for and cancelled, too.
         """
         began_s = self._clock()
         pause_s = min(DOWN_POLL_S, self._site.poll_s)
         async with self._turn:
+            ending = self.book.ending()
             self.book.hurry()
             self.book.connected(began_s, frozenset())  # no more agents' reports: only the scheduler counts
             while True:
@@ -166,7 +174,8 @@ class Keeper:
                 never_heard = self._snapshot is None and waited_s > NEVER_HEARD_S
                 if not self.book.jobs and (self._answers or never_heard):
                     break
-                await self._cancel(self.book.uncancelled(), pause_s)
+                spared = ending if waited_s < LEAVE_S else ()
+                await self._cancel([job for job in self.book.uncancelled() if job not in spared], pause_s)
                 await self._kill_overdue()
                 if waited_s > limit_s:
                     break
@@ -185,6 +194,7 @@ class Keeper:
             self._troubles.set("poll", str(error))
             return
         self._answers = True
+        self._troubles.set("poll", "")
         now_s = self._clock()
         self.book.unix_ahead_s = time.time() - now_s
         events = self.book.update(now_s, asked_s, self._snapshot)
@@ -201,7 +211,7 @@ class Keeper:
         if jobs := self.book.contradicted():
             named = f"job{'s' * (len(jobs) > 1)} {', '.join(jobs)}"
             trouble.append(f"the scheduler reports that {named} ended, but their agents still answer")
-        self._troubles.set("poll", "; ".join(trouble))
+        self._troubles.set("answer", "; ".join(trouble))
 
     def _report_all(self, events: Sequence[JobEvent]) -> None:
         now_s = self._clock()

@@ -129,6 +129,11 @@ class PilotJobs:
         if job in self.jobs:
             self.jobs[job].cause, self.jobs[job].noticed_s = cause, now_s
 
+    def left(self, job: str) -> None:
+        """The agent of ``job`` has left, as it had announced or was told."""
+        if job in self.jobs:
+            self.jobs[job].left = True
+
     def connected(self, now_s: float, jobs: frozenset[str]) -> None:
         """The agents of ``jobs`` are connected now, and no others."""
         for job in self.present | jobs:
@@ -206,6 +211,10 @@ class PilotJobs:
         """The jobs to cancel at the end, pending ones first."""
         records = [r for r in self.jobs.values() if r.cancelled_s is None]
         return [r.job for r in sorted(records, key=lambda r: r.phase is not JobPhase.PENDING)]
+
+    def ending(self) -> set[str]:
+        """The jobs whose agents have left the pool, and which end by themselves."""
+        return {r.job for r in self.jobs.values() if r.left}
 
     def due(self, now_s: float, jobs: Iterable[str], retry: Callable[[JobRecord], Retry]) -> list[str]:
         """The ``jobs`` that may be tried (again) now, with growing pauses between attempts."""

@@ -42,12 +42,20 @@ class Retry:
         self.tries, self.again_s = 0, -math.inf
 
 
-Call = Literal["poll", "submit", "cancel"]
+Call = Literal["poll", "answer", "submit", "cancel"]
+
+_OVER: dict[Call, str] = {
+    "poll": "the scheduler answers again",
+    "answer": "the scheduler's answers are in order again",
+    "submit": "the scheduler accepts pilots again",
+    "cancel": "the scheduler cancels jobs again",
+}
+"""What is reported when the trouble with a call is over."""
 
 
 @dataclass(frozen=True, slots=True)
 class Troubled:
-    """The scheduler does not answer or accepts no jobs, as described in ``text``; empty when that is over."""
+    """Trouble with the scheduler began, changed or ended, as described in ``text``."""
 
     text: str
 
@@ -57,7 +65,7 @@ class Troubles:
 
     def __init__(self, report: Callable[[Troubled], None]) -> None:
         self._report = report
-        self._texts: dict[Call, str] = {"poll": "", "submit": "", "cancel": ""}
+        self._texts: dict[Call, str] = dict.fromkeys(_OVER, "")
 
     @property
     def text(self) -> str:
@@ -68,7 +76,7 @@ class Troubles:
         """The trouble with ``call`` is ``text`` now."""
         if self._texts[call] != text:
             self._texts[call] = text
-            self._report(Troubled(self.text))
+            self._report(Troubled(text or _OVER[call]))
 
     @contextmanager
     def of(self, call: Call) -> Iterator[None]:

@@ -9,7 +9,8 @@ import re
 import shlex
 import stat
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,19 @@ def check_readable(root: Path) -> None:
         raise UserError(f"run directory {root}: {reason}") from None
 
 
+@contextmanager
+def preparing(root: Path) -> Iterator[None]:
+    """Prepare the run directory ``root`` within: an :class:`OSError` there becomes a :class:`UserError`."""
+    try:
+        yield
+    except OSError as error:
+        name = error.filename2 or error.filename
+        where = f"{name}: " if name not in (None, str(root)) else ""
+        raise UserError(
+            f"cannot use the run directory {root}: {where}{error.strerror or error}; choose another one (--run-dir)"
+        ) from None
+
+
 def _of_whom(path: Path) -> str:
     """Return a clause that names the owner of ``path`` and a command that opens it; "" if it cannot be read."""
     try:
@@ -101,7 +115,7 @@ class RunDir:
             raise UserError(
                 f"run directory {self.root}: jobs cannot be submitted from a path with {odd[0]!r}; choose another one"
             )
-        try:
+        with preparing(self.root):
             private_folder.make(self.root)
             status = self.root.stat()
             if status.st_uid != os.geteuid():
@@ -110,10 +124,6 @@ class RunDir:
                 raise UserError(f"run directory {self.root} is open to others; chmod 700 {shlex.quote(str(self.root))}")
             for folder in (self.trainers, self.pilots):
                 folder.mkdir(mode=0o700, exist_ok=True)
-        except OSError as error:
-            raise UserError(
-                f"cannot create the run directory {self.root}: {error.strerror}; choose another one (--run-dir)"
-            ) from None
 
     def trainer(self, trainer: TrainerId) -> Path:
         """Return the link to the folder of the newest trainer of this name: specification, logs and checkpoints."""
@@ -144,21 +154,17 @@ class Lock:
         self._rundir = rundir
         self.zero_s: float | None = None
         self._missed = 0
-        try:
+        with preparing(rundir.root):
             self._file = os.open(rundir.lock, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
             try:
                 self._acquire()
             except BaseException:
                 os.close(self._file)
                 raise
-        except OSError as error:
-            raise UserError(
-                f"cannot lock the run directory {rundir.root}: {error.strerror}; choose another one (--run-dir)"
-            ) from None
 
     def _acquire(self) -> None:
         deadline = time.monotonic() + GLANCE_S
-        while not _try_lock(self._file):
+        while not _try_lock(self._file, self._rundir.lock):
             if time.monotonic() > deadline:
                 raise self._owned_by(heartbeat.read(self._rundir.lock))
             time.sleep(0.01)
@@ -271,17 +277,21 @@ def _lock_state(rundir: RunDir) -> tuple[bool, Owner | None]:
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise UserError(f"cannot read {rundir.lock}: it is not a regular file")
-        held = not _try_lock(descriptor, fcntl.LOCK_SH)
+        held = not _try_lock(descriptor, rundir.lock, fcntl.LOCK_SH)
         return held, heartbeat.parse(os.pread(descriptor, heartbeat.LINE_BYTES, 0))
     finally:
         os.close(descriptor)
 
 
-def _try_lock(descriptor: int, how: int = fcntl.LOCK_EX) -> bool:
+def _try_lock(descriptor: int, path: Path, how: int = fcntl.LOCK_EX) -> bool:
     try:
         fcntl.flock(descriptor, how | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
+    except OSError as error:  # NFS without a lock server, a file system without locks
+        raise UserError(
+            f"cannot lock {path}: {error.strerror}; choose a run directory on another file system (--run-dir)"
+        ) from None
     return True
 
 

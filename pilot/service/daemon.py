@@ -18,7 +18,7 @@ from pilot.core.errors import NoRestartError, PilotError, UserError
 from pilot.host.printable import printable
 from pilot.planners.one_thread import load_numpy
 from pilot.protocol.gate import allow_many_files
-from pilot.rundir.rundir import Ended, Lock, RunDir, default_path, learned_path, remember, write_end
+from pilot.rundir.rundir import Ended, Lock, RunDir, default_path, learned_path, preparing, remember, write_end
 from pilot.service import process
 from pilot.service.durability import startup
 from pilot.service.durability.learned import Learned
@@ -49,7 +49,6 @@ def main(arguments: list[str] | None = None) -> int:
         rundir.create()
         lock = Lock(rundir)  # held until the process ends
         process.begin(rundir.log)
-        rundir.ended.unlink(missing_ok=True)
         owned = rundir
         remember(rundir.root)
         load_numpy()  # for plans and the status
@@ -85,8 +84,10 @@ async def _serve(
     options: argparse.Namespace,
     learned: Learned,
 ) -> Ended:
-    pool = startup.open_pool(rundir, site_file.site, settings, anew=not options.go_on, fresh=options.fresh)
-    live = Live(rundir, lock, site_file, pool, options.pilots, learned, restarted=options.go_on)
+    with preparing(rundir.root):
+        rundir.ended.unlink(missing_ok=True)
+        pool = startup.open_pool(rundir, site_file.site, settings, anew=not options.go_on, fresh=options.fresh)
+        live = Live(rundir, lock, site_file, pool, options.pilots, learned, restarted=options.go_on)
     try:
         return await live.run()
     finally:

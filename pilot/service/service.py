@@ -106,10 +106,13 @@ class Service:
         current changes."""
         if node not in self.roster.pilots:
             return
-        log.log(logging.INFO if self.roster.pilots[node].leaving else logging.WARNING, "%s is gone: %s", node, why)
+        pilot = self.roster.pilots[node]
+        log.log(logging.INFO if pilot.leaving else logging.WARNING, "%s is gone: %s", node, why)
         self.send(node, wire.Forgotten(f"it counts as lost: {why}"))
-        if (link := self.roster.pilots[node].link) is not None:
-            self.server.drop(link)
+        if pilot.link is not None:
+            self.server.drop(pilot.link)
+        if pilot.leaving and pilot.away_s is not None and pilot.job:
+            self.jobs.left(pilot.job)
         self.roster.remove(node, why)
         self._coalescer.lost(self.driver.clock(), node, why)
         self._stir.set()

@@ -95,6 +95,26 @@ def test_a_run_directory_from_which_no_job_can_be_submitted(refused: Refused, tm
     assert list(tmp_path.glob("my*")) == []
 
 
+@pytest.mark.parametrize("state", ["file", "loop", "x" * 300])
+@pytest.mark.parametrize("words", [["up", "--site", "local"], ["status"], ["down"]], ids=lambda words: words[0])
+def test_a_state_directory_that_cannot_be_one(
+    words: list[str], state: str, refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "loop").symlink_to("loop")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / state))
+    assert "no pool is up" in (error := refused(*words)) or str(tmp_path / state) in error
+
+
+@pytest.mark.parametrize("name", ["ended.json", "server.key", "site.py", "connection.json", "journal.jsonl"])
+def test_a_run_directory_in_which_a_file_cannot_be_written(refused: Refused, tmp_path: Path, name: str) -> None:
+    blocked = tmp_path / "run" / name
+    (blocked / "in the way").mkdir(parents=True)
+    for folder in (blocked, blocked.parent):
+        folder.chmod(0o700)
+    assert str(blocked) in refused("up", "--site", "local", "--run-dir", tmp_path / "run")
+
+
 def test_a_run_directory_that_another_coordinator_owns_also_if_python_prints_much_as_it_starts(
     pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,6 +41,8 @@ def test_pilots_are_kept_replaced_and_sent_home(live: Pool) -> None:
     assert live.down() == 0
     jobs = [p for p in psutil.process_iter() if _is_ours(p, f"{pool_name(live.run_dir)}.")]
     assert jobs == []
+    ends = re.findall(r"job \d+ ended: (.*)", (live.run_dir / "coordinator.log").read_text())
+    assert ends[-2:] == ["completed (exit 0)"] * 2, "they left by themselves"
 
 
 def _is_ours(process: psutil.Process, prefix: str) -> bool:

@@ -177,7 +177,9 @@ async def test_a_controller_that_does_not_answer_changes_nothing_and_is_reported
     await asyncio.sleep(3 * SITE.poll_s)  # longer than two polls: it must have no effect
     assert (keeper.status().running, keeper.status().pending, crew.endings()) == (2, 0, [])
     start(lab)
-    await crew.until(lambda: Troubled("") in crew.events[silent:], "the end of the trouble is reported")
+    await crew.until(
+        lambda: Troubled("the scheduler answers again") in crew.events[silent:], "the end of the trouble is reported"
+    )
     await crew.until_running(4)
     assert crew.endings() == []
 

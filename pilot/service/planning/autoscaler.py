@@ -95,7 +95,7 @@ class Autoscaler:
             case JobEnded():
                 self._ended(event)
             case Troubled():
-                self.service.driver.remark(text=event.text or "the scheduler answers again")
+                self.service.driver.remark(text=event.text)
             case _:
                 assert_never(event)
 

@@ -102,6 +102,14 @@ def test_little_space(small_disk: Path) -> None:
     assert any("the disk is full" in line for line in seen)
 
 
+def test_a_run_directory_below_something_that_is_no_directory(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "loop").symlink_to("loop")
+    for name in ("file", "loop"):
+        (seen,) = _graded(storage_checks.storage(LOCAL, tmp_path / name / "pilot" / "local"), Grade.FAIL)
+        assert seen.startswith(f"{tmp_path / name} is not a directory")
+
+
 def test_a_quota_program_that_complains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "quota"
     program.write_text("#!/bin/sh\necho 'Block limit reached on /home'\n")

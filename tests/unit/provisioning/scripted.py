@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pilot.core.errors import SubmitError
 from pilot.provisioning.scheduler import JobEnd, JobPhase, JobView, QueueSnapshot
 
+REFUSAL = "sbatch: error: Batch job submission failed: Job violates policy"
+
 
 class Scripted:
     """A scheduler whose answers the test sets; it also submits."""
@@ -21,7 +23,7 @@ class Scripted:
 
     def submit(self, walltime_s: float) -> str:  # noqa: ARG002  # the original's signature
         if self.refuses:
-            raise SubmitError("submission failed: sbatch: error: Batch job submission failed: Job violates policy")
+            raise SubmitError(f"submission failed: {REFUSAL}")
         time.sleep(self.slow_s)
         job = str(self.submitted)
         self.submitted += 1

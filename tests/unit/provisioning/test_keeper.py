@@ -25,7 +25,7 @@ from pilot.provisioning.scheduler import JobEnd, JobPhase, SchedulerThread
 from pilot.service.agents.admission import Admission
 from pilot.site.site import Site
 from pilot.site.site_files import SiteFile
-from tests.unit.provisioning.scripted import Scripted
+from tests.unit.provisioning.scripted import REFUSAL, Scripted
 
 LIMIT_S = 30.0
 LOCAL = Site(name="test", scheduler="local", poll_s=0.1, grace_s=0.5)
@@ -237,7 +237,7 @@ async def test_a_scheduler_that_does_not_answer_changes_nothing_and_is_reported(
     await until(lambda: keeper.status().trouble)
     assert (keeper.status().pending, scheduler.submitted) == (2, 2)
     scheduler.silent = False
-    await until(lambda: Troubled("") in events[silent_since:])
+    await until(lambda: Troubled("the scheduler answers again") in events[silent_since:])
     await until(lambda: keeper.status().pending == 5)
 
 
@@ -262,6 +262,8 @@ async def test_a_submission_that_is_refused_is_shown_and_tried_again_later(scene
     scheduler.refuses = False
     await until(lambda: keeper.status().pending == 1)
     assert keeper.status().trouble == ""
+    refusal = f"submission failed: {REFUSAL}"
+    assert scene.events == [Troubled(refusal), Troubled("the scheduler accepts pilots again")]
 
 
 @with_scene(grace_s=0, scheduler={"keeps_jobs": True}, after=lambda scene: scene.scheduler.kills <= 9)
@@ -287,6 +289,34 @@ async def test_at_the_end_the_schedulers_answer_is_enough_whoever_was_connected_
     await scene.until_pending(1)
     scene.keeper.registered("0")
     scene.keeper.want(1, present=["0"])
+
+
+@pytest.mark.usefixtures("leftovers")
+def test_a_job_whose_agent_has_left_ends_by_itself(tmp_path: Path) -> None:
+    """Its agent still removes its files: a cancellation would leave them."""
+    command = f"sh -c 'while [ ! -e {tmp_path}/go ]; do sleep 0.05; done; sleep 1; touch {tmp_path}/removed'"
+    pool = Pool(tmp_path, command)
+    keeper = pool.keeper
+
+    async def script() -> None:
+        keeper.want(2)
+        await until(lambda: keeper.status().running == 2)
+        for job in keeper.book.jobs:
+            keeper.registered(job)
+        keeper.want(2, present=keeper.book.jobs)
+        for job in keeper.book.jobs:
+            keeper.left(job)
+        (tmp_path / "go").touch()
+
+    assert play(keeper, script) == []
+    assert [end.ending for end in pool.ended()] == [JobEnd.COMPLETED] * 2
+    assert (tmp_path / "removed").exists()
+
+
+@with_scene(clock=lambda: 100.0 * time.monotonic(), down_s=1e6, after=lambda scene: scene.scheduler.cancels == 1)
+async def test_a_job_that_outlives_its_agent_is_cancelled(scene: Scene) -> None:
+    await scene.until_pending(1)
+    scene.keeper.left("0")
 
 
 @with_scene(down_s=0.2, left=["0"])
@@ -329,7 +359,17 @@ def test_trouble_is_reported_when_it_begins_changes_and_ends() -> None:
     with troubles.of("cancel"):
         assert troubles.text == "down; unknown job"
     troubles.set("poll", "")
-    assert [event.text for event in reported] == ["busy", "down", "down; unknown job", "down", ""]
+    troubles.set("submit", "no such partition")
+    troubles.set("submit", "")
+    assert [event.text for event in reported] == [
+        "busy",
+        "down",
+        "unknown job",
+        "the scheduler cancels jobs again",
+        "the scheduler answers again",
+        "no such partition",
+        "the scheduler accepts pilots again",
+    ]
 
 
 @pytest.mark.parametrize(

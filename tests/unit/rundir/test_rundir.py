@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import shutil
 import signal
@@ -67,7 +69,7 @@ def test_names_that_need_no_quotes_are_allowed(tmp_path: Path, name: str) -> Non
 
 def test_a_place_where_none_can_be_made_is_one_clear_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match="cannot create the run directory"):
+    with pytest.raises(UserError, match=r"cannot use the run directory .*Not a directory; choose another one"):
         RunDir(tmp_path / "file" / "run").create()
 
 
@@ -79,6 +81,20 @@ def test_a_second_coordinator_is_refused_and_told_the_first_ones_pid(rundir: Run
     lock.release()
     assert owner(rundir) is None
     Lock(rundir).release()
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EIO])
+def test_a_file_system_that_cannot_lock_is_one_clear_line(
+    rundir: RunDir, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flock(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    rundir.lock.touch()
+    monkeypatch.setattr(fcntl, "flock", flock)
+    for act in (Lock, owner):
+        with pytest.raises(UserError, match=f"cannot lock .*: {os.strerror(number)}; choose .* on another file system"):
+            act(rundir)
 
 
 def test_an_owner_that_has_not_said_who_it_is_yet_is_none(rundir: RunDir) -> None:
@@ -132,7 +148,7 @@ def test_a_killed_owner_frees_it(rundir: RunDir) -> None:
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[str]]:
     monkeypatch.setattr(heartbeat, "BEAT_S", 0.5)
     monkeypatch.setattr(heartbeat, "PATIENCE_S", 1.5)
-    monkeypatch.setattr("pilot.rundir.rundir._try_lock", lambda _: True)
+    monkeypatch.setattr("pilot.rundir.rundir._try_lock", lambda *_: True)
     RunDir(tmp_path / "run").create()
     command = [sys.executable, "-c", ELSEWHERE, str(tmp_path / "run")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

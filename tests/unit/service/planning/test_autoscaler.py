@@ -169,11 +169,10 @@ def test_of_a_job_that_is_over_those_pilots_are_lost_that_cannot_speak_for_thems
 
 
 def test_failures_and_trouble_are_remarks(bench: Bench) -> None:
-    bench.hear(JobEnded("7", JobEnd.FAILED, "exit 1", failed=True), Troubled("squeue does not answer"), Troubled(""))
+    bench.hear(JobEnded("7", JobEnd.FAILED, "exit 1", failed=True), Troubled("squeue does not answer"))
     assert bench.driver.monitor.pool_remarks == [
         "pilot job 7 failed: failed, exit 1",
         "squeue does not answer",
-        "the scheduler answers again",
     ]
 
 
