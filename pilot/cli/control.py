@@ -11,7 +11,7 @@ import click
 
 from pilot.cli import candidates
 from pilot.cli.asking import in_running_pool
-from pilot.cli.options import FiniteRange, answers, json_option, to_json, trainer_argument
+from pilot.cli.options import FiniteRange, answers, each_trainer, json_option, to_json
 from pilot.client.pools import AT_REST, pool_at
 from pilot.client.trainers import phase_words, wait_for
 from pilot.core.errors import PilotError, UserError
@@ -28,17 +28,16 @@ AUTO = "auto"
 
 
 @click.command("cancel")
-@trainer_argument
 @in_running_pool
-@answers
-def cancel(root: Path, trainer: str) -> tuple[Any, ...]:
-    """End TRAINER now. Its checkpoints and logs stay.
+@each_trainer
+def cancel(root: Path, trainer: str) -> tuple[Any, str]:
+    """End TRAINERS now. Their checkpoints and logs stay.
 
-    Its script gets 30 s to end before it is killed, also one that runs on after its training loop.
+    Their scripts get 30 s to end before they are killed, also those that run on after the training loop.
 
     \b
     Example:
-      pilot cancel vit
+      pilot cancel vit cnn
     """
     answer = pool_at(root).cancel(trainer)
     stopping = "; its processes are being stopped" if answer.phase is Phase.CLOSING else ""
@@ -46,30 +45,29 @@ def cancel(root: Path, trainer: str) -> tuple[Any, ...]:
 
 
 @click.command("hold")
-@trainer_argument
 @in_running_pool
-@answers
-def hold(root: Path, trainer: str) -> tuple[Any, ...]:
-    """Have TRAINER write a checkpoint and give its nodes back until `pilot release`. It keeps its place in the queue.
+@each_trainer
+def hold(root: Path, trainer: str) -> tuple[Any, str]:
+    """Have TRAINERS write a checkpoint and give their nodes back until `pilot release`. They keep their place in the
+    queue.
 
     \b
     Example:
-      pilot hold vit
+      pilot hold vit cnn
     """
     answer = pool_at(root).hold(trainer)
     return answer, f"{answer.trainer} is held; pilot release {answer.trainer} continues it"
 
 
 @click.command("release")
-@trainer_argument
 @in_running_pool
-@answers
-def release(root: Path, trainer: str) -> tuple[Any, ...]:
-    """Give nodes to TRAINER again, which is held; it continues from its checkpoint.
+@each_trainer
+def release(root: Path, trainer: str) -> tuple[Any, str]:
+    """Give nodes to TRAINERS again, which are held; they continue from their checkpoints.
 
     \b
     Example:
-      pilot release vit
+      pilot release vit cnn
     """
     answer = pool_at(root).release(trainer)
     return answer, f"{answer.trainer} is released; it is {answer.phase}"
@@ -129,23 +127,41 @@ def pilots_of(given: str) -> int | None:
 @answers
 def wait(root: Path, trainers: tuple[str, ...], limit_s: float | None) -> tuple[Any, ...]:
     """Wait until TRAINERS have ended (default: all that have not ended and are not held). A trial of a study has ended
-    when it is shelved. Exit status 1 if one of them did not finish.
+    when it is shelved. Exit status 1 if one of them did not finish, 2 if there is none of one of these names.
 
     \b
     Example:
       pilot wait cnn mlp && echo trained
     """
-    if not trainers:
+    unknown = 0
+    if trainers:
+        trainers, unknown = _known(root, trainers)
+    else:
         listed = pool_at(root).trainers().trainers
         trainers = tuple(t.trainer for t in listed if t.phase not in AT_REST and not t.held)
     answer = wait_for(root, trainers, limit_s) if trainers else Phases(trainers={})
     finished = all(phase in (Phase.FINISHED, Phase.SHELVED) for phase in answer.trainers.values())
-    return answer, lambda: _show_ends(root, answer), 0 if finished else 1
+    return answer, lambda: _show_ends(root, answer, unknown), unknown or (0 if finished else 1)
 
 
-def _show_ends(root: Path, answer: Phases) -> None:
+def _known(root: Path, trainers: tuple[str, ...]) -> tuple[tuple[str, ...], int]:
+    """The trainers that there are, and the exit status of the others, for each of which an error is printed."""
+    known, status = [], 0
+    for trainer in dict.fromkeys(trainers):
+        try:
+            pool_at(root).wait([trainer], 0.0)
+        except UserError as error:
+            click.echo(f"pilot: {error}", err=True)
+            status = error.exit_status
+        else:
+            known.append(trainer)
+    return tuple(known), status
+
+
+def _show_ends(root: Path, answer: Phases, unknown: int) -> None:
     """Print their phases, and a line for each failure."""
-    click.echo(phase_words(answer))
+    if answer.trainers or not unknown:
+        click.echo(phase_words(answer, "\n"))
     failed = {trainer for trainer, phase in answer.trainers.items() if phase is Phase.FAILED}
     for trainer in pool_at(root).trainers().trainers if failed else ():
         if trainer.trainer in failed:

@@ -14,10 +14,13 @@ from itertools import chain
 from pathlib import Path
 
 import click
+from rich.text import Text
 
 from pilot.cli.asking import site_run_dir_option
 from pilot.cli.control import wait_until_gone
 from pilot.cli.options import Count, FiniteRange, json_option, site_option, to_json
+from pilot.cli.rows import folded
+from pilot.cli.show import console, show
 from pilot.cli.up import coordinator_command, start
 from pilot.client.launching import launch
 from pilot.client.pools import pool_at
@@ -76,9 +79,11 @@ def command(site: str, run_dir: Path | None, pilots: int | None, limit_s: float,
 
 
 def _print(finding: Finding) -> None:
-    remedy = f"; {finding.remedy}" if finding.remedy else ""
-    grade = click.style(f"{finding.grade:4}", fg=_COLOURS[finding.grade])
-    click.echo(f"{grade}  {finding.check:14}  {finding.seen}{remedy}")
+    screen, remedy = console(), f"; {finding.remedy}" if finding.remedy else ""
+    first, *more = folded(f"{finding.seen}{remedy}", screen.width, f"{finding.grade:4}  {finding.check:14}  ", " " * 22)
+    line = Text(first)
+    line.stylize(_COLOURS[finding.grade], 0, len(finding.grade))
+    show(screen, [line, *map(Text, more)])
 
 
 def try_pilots(site: str, pilots: int, limit_s: float) -> Iterator[Finding]:

@@ -44,6 +44,7 @@ def command(follow: bool, tail: int | None, trainer: str | None, root: Path, as_
     from msgspec import json
 
     from pilot.history.story import Story
+    from pilot.protocol.node_names import shortened
 
     rundir = RunDir(root)
     story = Story(journal_of(rundir).header.started_unix_s)
@@ -53,7 +54,7 @@ def command(follow: bool, tail: int | None, trainer: str | None, root: Path, as_
         for event in deque((event for event in new if trainer in (None, event.trainer)), tail):
             found = True
             at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event.unix_s))
-            click.echo(json.encode(event).decode() if as_json else f"{at}  {one_line(event.text)}")
+            click.echo(json.encode(event).decode() if as_json else f"{at}  {shortened(one_line(event.text))}")
         tail = None  # print all later events
     if trainer is not None and not found:
         raise UserError(f"no events of a trainer named {trainer!r}; pilot ls --all lists the trainers")

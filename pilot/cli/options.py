@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import click
 
 from pilot.cli import candidates
-from pilot.core.errors import UserError
+from pilot.core.errors import PilotError, UserError
 from pilot.core.trainer.spec import Checking
 from pilot.host.printable import all_printable
 
@@ -168,6 +168,29 @@ def answers(command: Callable[..., tuple[Any, ...]]) -> Callable[..., int]:
         return int(status[0]) if status else 0
 
     return printed
+
+
+def each_trainer(command: Callable[..., tuple[Any, str]]) -> Callable[..., int]:
+    """Give ``command`` the argument TRAINERS, and ``--json``. It gets one ``trainer`` at a time, and returns an
+    answer, for scripts, and a text for people. If it fails for one, the others follow; the exit status is the worst.
+    """
+
+    @click.argument("trainers", nargs=-1, required=True, shell_complete=candidates.trainers)
+    @json_option
+    @functools.wraps(command)
+    def done(*, trainers: tuple[str, ...], as_json: bool, **given: Any) -> int:
+        worst = 0
+        for trainer in dict.fromkeys(trainers):
+            try:
+                answer, text = command(trainer=trainer, **given)
+            except PilotError as error:
+                click.echo(f"pilot: {error}", err=True)
+                worst = max(worst, error.exit_status)
+            else:
+                click.echo(to_json(answer) if as_json else text)
+        return worst
+
+    return done
 
 
 def to_json(value: Any) -> str:

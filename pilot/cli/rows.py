@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,7 +15,8 @@ from pilot.core.pool.evidence import headline
 from pilot.core.trainer.budget import unit
 from pilot.core.trainer.proof import ProofState
 from pilot.core.trainer.trainer import Phase
-from pilot.history.words import amount, counted
+from pilot.history.words import amount, counted, duration, node_count
+from pilot.protocol.node_names import shortened
 from pilot.protocol.pool_status import PoolStatus, TrainerHistory, TrainerStatus
 
 PHASE_STYLE = {
@@ -24,13 +27,13 @@ PHASE_STYLE = {
     Phase.STARTING: "yellow",
 }
 
-COLUMNS = ("trainer", "state", "nodes", "epoch", "step", "samples/s", "elapsed", "left")
+COLUMNS = ("trainer", "state", "nodes", "epochs", "steps", "samples/s", "elapsed", "left")
 
 HISTORY_COLUMNS = ("trainer", "state", "submitted", "elapsed", "node-hours", "samples", "steps")
 SPAN_COLUMNS = ("node", "job", "from", "until", "for")
 
-NAME_WIDTH = 16
-"""A longer name gets its own line."""
+LEAST_WIDTH = 8
+"""A column of sentences is not made narrower than this as long as another one is wider."""
 
 INDENT = "    "
 FIRST_METRICS = ("loss", "learning_rate")
@@ -59,56 +62,76 @@ def rows_with_notes(
     notes_of: Callable[[TrainerStatus], Iterable[tuple[str, str]]],
     width: int,
 ) -> list[Text]:
-    """A row for each trainer, with notes and their styles below it. The first columns are its name and its state;
-    ``left`` of them are left-aligned.
+    """A row for each trainer, with notes and their styles below it: first its name if the row has it cut. The first
+    columns are its name and its state; ``left`` of them are left-aligned.
     """
-    named = [cells_of(trainer) for trainer in trainers]
-    rows = [("" if len(name) > NAME_WIDTH else name, *cells) for name, *cells in named]
-    head, *lines = aligned([columns, *rows], left)
+    head, *lines = aligned([columns, *map(cells_of, trainers)], left, width)
     begin, out = head.plain.index("state"), [head]
     for trainer, line in zip(trainers, lines, strict=True):
-        out += [Text(trainer.trainer)] if len(trainer.trainer) > NAME_WIDTH else []
         line.stylize(PHASE_STYLE.get(trainer.phase, ""), begin, begin + len(trainer.phase))
         out.append(line)
+        out += [] if line.plain.startswith(trainer.trainer) else [Text(f"{INDENT}{trainer.trainer}")]
         out += [Text(text, style) for note, style in notes_of(trainer) for text in folded(note, width, INDENT)]
     return out
 
 
-def aligned(rows: Sequence[Sequence[str]], left: int | None = None) -> list[Text]:
-    """``rows`` as lines, the first one bold; the first ``left`` columns (None: all) are left-aligned."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+def aligned(rows: Sequence[Sequence[str]], left: int | None = None, width: int | None = None) -> list[Text]:
+    """``rows`` as lines, the first one bold; the first ``left`` columns (None: all) are left-aligned. Where lines would
+    be longer than ``width``, the widest cells are cut, sentences first.
+    """
+    columns = list(zip(*rows, strict=True))
+    widths = [max(map(len, column)) for column in columns]
+    words = [any(" " in cell for cell in column) for column in columns]
+    for _ in range(sum(widths) + 2 * (len(widths) - 1) - (width or sys.maxsize)):
+        widest = max(range(len(widths)), key=lambda n: (words[n] and widths[n] > LEAST_WIDTH, widths[n]))
+        widths[widest] = max(1, widths[widest] - 1)
     lines: list[Text] = []
     for row in rows:
-        cells = enumerate(zip(row, widths, strict=True))
+        cells = enumerate((cut(cell, w), w) for cell, w in zip(row, widths, strict=True))
         padded = (cell.ljust(w) if left is None or number < left else cell.rjust(w) for number, (cell, w) in cells)
         lines.append(Text("  ".join(padded).rstrip(), "" if lines else "bold"))
     return lines
 
 
-def folded(text: str, width: int, indent: str = "") -> list[str]:
-    """``text`` wrapped to ``width`` columns. A longer word, such as a path, is not broken, so that it can be copied."""
-    return textwrap.wrap(
-        text,
+def cut(text: str, width: int) -> str:
+    """``text`` in at most ``width`` columns: words without their end, a name or a path without its middle."""
+    if len(text) <= width:
+        return text
+    kept = 0 if " " in text else (width - 1) * 2 // 3
+    return f"{text[: width - 1 - kept]}…{text[len(text) - kept :]}"
+
+
+def folded(text: str, width: int, indent: str = "", hanging: str | None = None) -> list[str]:
+    """``text`` wrapped to ``width`` columns, with the short names of nodes. A longer word, such as a path, is not
+    broken so that it can be copied, nor is a number from its unit. Lines after the first begin with ``hanging``.
+    """
+    lines = textwrap.wrap(
+        _BEFORE_UNIT.sub(_GLUE, shortened(text)),
         width,
         initial_indent=indent,
-        subsequent_indent=indent,
+        subsequent_indent=indent if hanging is None else hanging,
         break_long_words=False,
         break_on_hyphens=False,
     )
+    return [line.replace(_GLUE, " ") for line in lines]
+
+
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:s|ms|min|h|d|B|[kMGT]i?B)\b)")
+_GLUE = "\N{NO-BREAK SPACE}"
 
 
 def row_cells(trainer: TrainerStatus) -> tuple[str, ...]:
     """A trainer's cells, by column."""
-    begun, ended = trainer.started_s is not None, trainer.phase in ENDED
+    begun = trainer.started_s is not None
     return (
         trainer.trainer,
         str(trainer.phase),
-        "-" if ended else f"{len(trainer.nodes)}/{trainer.max_nodes}",
-        _of(trainer.epoch if ended else trainer.epoch + 1, trainer.epochs) if begun and counts_epochs(trainer) else "-",
+        str(len(trainer.nodes) or "-"),
+        _of(trainer.epoch, trainer.epochs) if begun and counts_epochs(trainer) else "-",
         _of(trainer.step, trainer.steps) if begun else "-",
         _rate(trainer),
-        short(trainer.elapsed_s),
-        "-" if trainer.left_s is None else short(trainer.left_s),
+        duration(trainer.elapsed_s),
+        "-" if trainer.left_s is None else duration(trainer.left_s),
     )
 
 
@@ -125,13 +148,16 @@ def _rate(trainer: TrainerStatus) -> str:
 
 
 def _of(done: int, all_of_it: int | None) -> str:
-    return str(done) if all_of_it is None else f"{min(done, all_of_it)}/{all_of_it}"
+    return f"{done:,}" if all_of_it is None else f"{min(done, all_of_it):,}/{all_of_it:,}"
 
 
 def notes(trainer: TrainerStatus) -> Iterator[tuple[str, str]]:
     """The notes below the trainer's row, with their styles."""
+    if trainer.phase is Phase.FAILED:
+        yield headline(trainer.reason), "red"
     if trainer.waits:
         yield trainer.waits, "yellow"
+    yield from ((warning, "yellow") for warning in trainer.warnings)
     if trainer.check in CHECKED and trainer.phase not in ENDED:
         yield trainer.check_text, "yellow"
     if trainer.metrics:
@@ -146,17 +172,6 @@ def number(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
 
 
-def short(seconds: float) -> str:
-    """A duration in at most six characters, in its two largest units: ``45s``, ``12m30s``, ``3h05m``, ``2d04h``."""
-    whole = round(seconds)
-    days, hours, minutes = whole // 86400, whole // 3600, whole // 60
-    if days:
-        return f"{days}d{hours % 24:02}h"
-    if hours:
-        return f"{hours}h{minutes % 60:02}m"
-    return f"{minutes}m{whole % 60:02}s" if minutes else f"{whole}s"
-
-
 def history_lines(status: PoolStatus, width: int) -> list[Text]:
     """A row per trainer with its times and usage, and below it the reason why it ended."""
 
@@ -165,8 +180,8 @@ def history_lines(status: PoolStatus, width: int) -> list[Text]:
             t.trainer,
             t.phase,
             moment(status.began_unix_s + t.submitted_s),
-            short((t.ended_s if t.ended_s is not None else status.now_s) - t.submitted_s),
-            f"{t.used_node_hours:.2f}",
+            duration((t.ended_s if t.ended_s is not None else status.now_s) - t.submitted_s),
+            amount(t.used_node_hours),
             f"{t.samples:,}" if counts_epochs(t) else "-",
             f"{t.step:,}",
         )
@@ -186,18 +201,18 @@ def history_view(answer: TrainerHistory, width: int) -> list[Text]:
     """The output of ``pilot status NAME``."""
     lines = [Text(line) for text in _sentences(answer, answer.trainer) for line in folded(text, width)]
     if answer.held_nodes:
-        lines += [Text(), *aligned([SPAN_COLUMNS, *_spans(answer)], left=4)]
+        lines += [Text(), *aligned([SPAN_COLUMNS, *_spans(answer)], 4, width)]
     return lines
 
 
 def _spans(answer: TrainerHistory) -> list[tuple[str, ...]]:
     return [
         (
-            held.node,
+            shortened(held.node),
             held.job or "-",
             moment(answer.began_unix_s + held.from_s),
             moment(answer.began_unix_s + held.until_s) if held.until_s is not None else "now",
-            short((held.until_s if held.until_s is not None else answer.now_s) - held.from_s),
+            duration((held.until_s if held.until_s is not None else answer.now_s) - held.from_s),
         )
         for held in answer.held_nodes
     ]
@@ -213,14 +228,13 @@ def _sentences(answer: TrainerHistory, t: TrainerStatus) -> list[str]:
         lines[-1] += f", first trained {date(began_s + t.started_s)}"
     if t.ended_s is not None:
         lines[-1] += f", ended {date(began_s + t.ended_s)}"
-    nodes = f"nodes: {t.preemptions} preempted, {t.losses} lost{_lost(t)}"
     samples = f", {counted(t.samples, 'sample')}" if counts_epochs(t) else ""
     number_kept = f"the newest {t.checkpoints_kept}" if t.checkpoints_kept is not None else "the site's default number"
-    budget = f" of its budget of {t.budget_node_hours:g}" if t.budget_node_hours is not None else ""
+    budget = f" of its budget of {amount(t.budget_node_hours)}" if t.budget_node_hours is not None else ""
     return [
         *lines,
         f"used {amount(t.used_node_hours)}{budget} {unit(answer.charge_factor)}: {counted(t.step, 'step')}{samples}",
-        f"rescales: {t.rescales_up} up, {t.rescales_down} down; {nodes}",
+        *_changes(t),
         f"files: {t.directory}",
         f"checkpoints kept: {number_kept}",
         *([t.check_text] if t.check in CHECKED else []),
@@ -228,11 +242,15 @@ def _sentences(answer: TrainerHistory, t: TrainerStatus) -> list[str]:
     ]
 
 
-def _lost(t: TrainerStatus) -> str:
-    """The work that had to be repeated; empty for a trainer that never trained."""
-    if t.started_s is None:
-        return ""
-    return f"; {counted(t.lost_steps, 'step')} lost" if counts_epochs(t) else "; unsaved work was repeated"
+def _changes(t: TrainerStatus) -> list[str]:
+    """What happened to its nodes, and the work that had to be repeated; empty if nothing did."""
+    rescales = [f"{n} {way}" for n, way in ((t.rescales_up, "up"), (t.rescales_down, "down")) if n]
+    nodes = [f"{node_count(n)} {how}" for n, how in ((t.preemptions, "preempted"), (t.losses, "lost")) if n]
+    lost = [f"{counted(t.lost_steps, 'step')} lost"] if t.lost_steps else []
+    if t.generation > 1 and t.started_s is not None and not counts_epochs(t):
+        lost = ["unsaved work was repeated"]
+    parts = [f"rescales: {', '.join(rescales)}"] if rescales else []
+    return ["; ".join([*parts, *nodes, *lost])] if parts or nodes or lost else []
 
 
 def moment(unix_s: float) -> str:

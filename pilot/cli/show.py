@@ -1,7 +1,8 @@
-"""``pilot status`` as text: the pool, its trainers, its nodes, the last decisions; no wider than the terminal."""
+"""``pilot status`` as text: the pool, its trainers, what is wrong now; no wider than the terminal."""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -9,25 +10,22 @@ from pathlib import Path
 import click
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
-from rich.table import Table
 from rich.text import Text
 
-from pilot.cli.rows import INDENT, aligned, folded, short, trainer_rows
+from pilot.cli.rows import aligned, folded, trainer_rows
 from pilot.client.pools import AT_REST
 from pilot.core.trainer.budget import WARNED_AT, hours, unit
-from pilot.core.trainer.trainer import Phase
-from pilot.history.words import amount, expected_start, node_count
+from pilot.history.words import amount, duration, expected_start, node_count
 from pilot.host.output_files import write_output
 from pilot.host.printable import printable
+from pilot.protocol.node_names import shortened
 from pilot.protocol.pool_status import KeeperStatus, NodeStatus, PoolStatus, TrainerStatus
 
-ENDED_SHOWN = 10
+ENDED_SHOWN = 5
 """How many ended trainers ``pilot status`` shows: the most recent ones."""
 
-DECISIONS_SHOWN = 3
-
 PIPED_WIDTH = 160
-"""Output to a file or pipe is not wrapped at 80 columns."""
+"""Output to a file or pipe is not wrapped at 80 columns, unless COLUMNS is set (as by watch)."""
 
 
 class _Printable(Console):
@@ -48,18 +46,14 @@ def console(*, stderr: bool = False, soft_wrap: bool = False) -> Console:
         markup=False,
         emoji=False,
         soft_wrap=soft_wrap,
-        width=None if stream.isatty() else PIPED_WIDTH,
+        width=None if stream.isatty() or "COLUMNS" in os.environ else PIPED_WIDTH,
     )
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print ``rows`` below the names of their columns; on a narrow terminal cells are folded."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    console().print(table)
+    """Print ``rows`` below the names of their columns; on a narrow terminal long cells are cut."""
+    screen = console()
+    show(screen, aligned([columns, *rows], width=screen.width))
 
 
 def show(screen: Console, lines: list[Text]) -> None:
@@ -71,35 +65,29 @@ def show(screen: Console, lines: list[Text]) -> None:
 def status_lines(status: PoolStatus, width: int) -> list[Text]:
     """The output of ``pilot status``."""
     trainers = of_interest(status.trainers)
-    lines = [Text(line, style) for text, style in pool_texts(status) for line in folded(text, width, "")]
+    lines = [Text(line, style) for text, style in pool_texts(status) for line in folded(text, width)]
     lines += [Text(), *(trainer_rows(trainers, width) if trainers else [Text("nothing has been submitted yet", "dim")])]
     if left_out := len(status.trainers) - len(trainers):
         lines += [Text(f"and {left_out} that ended earlier (pilot ls --all)")]
-    lines += [Text(line, style) for text, style in _to_see(status, trainers) for line in folded(text, width, "")]
-    return [*lines, Text(), *(Text(line) for text in _decisions(status) for line in folded(text, width, ""))]
+    wrong = dict.fromkeys([*status.damage, *status.warnings])
+    return lines + [Text(line, "yellow") for text in wrong for line in folded(text, width)]
 
 
 def of_interest(trainers: list[TrainerStatus]) -> list[TrainerStatus]:
-    """Trainers that are neither ended nor shelved, and the last few that are."""
-    ended = sorted((t for t in trainers if t.phase in AT_REST), key=lambda t: t.ended_s or 0.0)
-    old = {t.trainer for t in ended[:-ENDED_SHOWN]}
-    return [t for t in trainers if t.trainer not in old]
+    """Trainers that are neither ended nor shelved, then the last few that are, the last one first."""
+    ended = sorted((t for t in trainers if t.phase in AT_REST), key=lambda t: -(t.ended_s or 0.0))
+    return [*(t for t in trainers if t.phase not in AT_REST), *ended[:ENDED_SHOWN]]
 
 
 def pool_texts(status: PoolStatus) -> Iterator[tuple[str, str]]:
     """The pool, its jobs, and what is wrong with it: texts with their styles."""
     if not status.up:
         yield f"pool {status.coordinator} on {status.site} is down; from its journal in {status.run_dir}:", "yellow"
+        yield _used(status)
         return
-    yield f"pool {status.coordinator} on {status.site}, up {short(status.now_s)}: {_nodes_words(status)}", ""
+    yield f"pool {status.coordinator} on {status.site}, up {duration(status.now_s)}: {_nodes_words(status)}", ""
     yield _jobs_words(status.keeper), ""
-    if status.budget_node_hours is not None:
-        share = status.used_node_hours / status.budget_node_hours
-        budget = f"{status.budget_node_hours:g} {unit(status.charge_factor)}"
-        yield (
-            f"budget: {share:.0%} used, {amount(status.used_node_hours)} of {budget}",
-            "yellow" if share >= WARNED_AT else "",
-        )
+    yield _used(status)
     if status.draining:
         yield "shutting down: trainers write their checkpoints, then all nodes are released", "yellow"
     if status.trouble:
@@ -129,48 +117,30 @@ def _jobs_words(keeper: KeeperStatus) -> str:
     if keeper.waited_s is not None:
         why = f" ({keeper.waits_for})" if keeper.waits_for else ""
         expected = expected_start(keeper.scheduler, keeper.expected_unix_s)
-        parts.append(f"in the queue for {short(keeper.waited_s)}{why}{expected and f', {expected}'}")
+        parts.append(f"in the queue for {duration(keeper.waited_s)}{why}{expected and f', {expected}'}")
     if keeper.endings:
         parts.append("ended: " + ", ".join(f"{count} {ending}" for ending, count in keeper.endings.items()))
     return "; ".join([*parts, *filter(None, [keeper.held_back, keeper.trouble])])
 
 
-def _to_see(status: PoolStatus, trainers: list[TrainerStatus]) -> Iterator[tuple[str, str]]:
-    """Failures and remarks."""
-    for trainer in trainers:
-        if trainer.phase is Phase.FAILED:
-            yield f"{trainer.trainer} failed:", "red"
-            yield from ((f"  {line}", "red") for line in trainer.reason.splitlines())
-        yield from ((f"{trainer.trainer}: {remark}", "yellow") for remark in trainer.remarks)
-    yield from ((line, "yellow") for line in dict.fromkeys([*status.damage, *status.remarks]))
+def _used(status: PoolStatus) -> tuple[str, str]:
+    """Node-hours, of the budget if there is one, and the efficiency U in words; with the style of the line."""
+    used, style, use = amount(hours(status.node_seconds, status.charge_factor)), "", status.utilisation
+    if (budget := status.budget_node_hours) is not None:
+        used = f"{amount(status.used_node_hours)} of the budget of {amount(budget)}"
+        style = "yellow" if status.used_node_hours >= WARNED_AT * budget else ""
+    trained = f"; trained {use.u:.0%} of what {amount(use.eq_nodes)} dedicated nodes would have" if use.u else ""
+    return f"used: {used} {unit(status.charge_factor)}{trained}", style
 
 
-def _decisions(status: PoolStatus) -> Iterator[str]:
-    """The last decisions, and what the pool has achieved so far."""
-    if status.decisions:
-        yield "last decisions:"
-    for decision in reversed(status.decisions[-DECISIONS_SHOWN:]):
-        yield f"{INDENT}{short(status.now_s - decision.at_s)} ago: {decision.text}"
-    yield _worth(status)
-
-
-def _worth(status: PoolStatus) -> str:
-    """Node-hours, and the efficiency U in words."""
-    held, use = amount(hours(status.node_seconds, status.charge_factor)), status.utilisation
-    held += f" {unit(status.charge_factor)} so far"
-    if use.u is None:
-        return held
-    return f"{held}; trained {use.u:.0%} of what {amount(use.eq_nodes)} dedicated nodes would have"
-
-
-def node_lines(nodes: list[NodeStatus], now_s: float) -> list[Text]:
-    """One line per node."""
-    rows = [("node", "job", "trainer", "here for")]
+def node_lines(nodes: list[NodeStatus], now_s: float, width: int) -> list[Text]:
+    """One line per node: its short name, what it does, and its full name."""
+    rows = [("node", "job", "trainer", "here for", "full name")]
     for node in nodes:
         marks = ", ".join(["leaving"] * node.leaving + ["set aside"] * node.set_aside)
-        name = f"{node.node} ({marks})" if marks else node.node
-        rows.append((name, node.job or "-", node.trainer or "-", short(now_s - node.joined_s)))
-    return aligned(rows)
+        use = f"{node.trainer or '-'} ({marks})" if marks else node.trainer or "-"
+        rows.append((shortened(node.node), node.job or "-", use, duration(now_s - node.joined_s), node.node))
+    return aligned(rows, width=width)
 
 
 def write_page(path: Path, text: str) -> None:

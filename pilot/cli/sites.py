@@ -147,8 +147,15 @@ def _row(name: str, path: Path) -> SiteRow:
 
 
 def _print_table(rows: list[SiteRow]) -> None:
-    cells = [(r.name, r.scheduler, r.queue, r.walltime, r.max_jobs, r.error or r.description) for r in rows]
-    print_table(("site", "scheduler", "queue", "walltime", "cap", "description"), cells)
+    cells = [
+        (r.name, r.scheduler, r.queue, r.walltime.removesuffix(":00"), r.max_jobs.replace(" per ", "/"), r.description)
+        for r in rows
+        if not r.error
+    ]
+    print_table(("site", "scheduler", "queue", "h:min", "jobs", "description"), cells)
+    for row in rows:
+        if row.error:
+            click.echo(f"{row.name}: {row.error}", err=True)
 
 
 def _remarks(loaded: SiteFile) -> list[str]:

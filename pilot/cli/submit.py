@@ -136,7 +136,6 @@ def command(
 
 
 @click.command("resume")
-@options.trainer_argument
 @click.option(
     "--budget",
     type=options.POSITIVE,
@@ -150,17 +149,17 @@ def command(
 )
 @accept_option
 @in_running_pool
-@options.answers
+@options.each_trainer
 def resume(
     root: Path, trainer: str, budget: float | None, from_scratch: bool, accept_changes: str | None
-) -> tuple[Any, ...]:
-    """Continue TRAINER, which failed, was cancelled or was stopped, from its newest checkpoint, under the same name and
-    with the same logs. Its script is read again, so that a fix takes effect; arguments and environment stay as
-    submitted. With --from-scratch, TRAINER may also be held because its checkpoints cannot be loaded.
+) -> tuple[Any, str]:
+    """Continue TRAINERS, which failed, were cancelled or were stopped, from their newest checkpoints, under the same
+    names and with the same logs. Their scripts are read again, so that a fix takes effect; arguments and environment
+    stay as submitted. With --from-scratch, they may also be held because their checkpoints cannot be loaded.
 
     \b
     Examples:
-      pilot resume vit
+      pilot resume vit cnn
       pilot resume vit --budget 40
       pilot resume vit --from-scratch
       pilot resume vit --accept-changes options

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,8 @@ from pilot.cli.rows import folded, history_lines, history_view, trainer_rows
 from pilot.cli.show import console, node_lines, of_interest, print_table, show, status_lines
 from pilot.client.pools import AT_REST, any_pool_at, is_past, pool_at
 from pilot.core.errors import PilotError
+from pilot.history.words import aside_words
+from pilot.protocol.node_names import shortened
 from pilot.protocol.pool_status import Answer, TrainerStatus
 from pilot.protocol.requests import NodeList
 from pilot.rundir.rundir import RunDir, is_abandoned, known_pools
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
 @in_any_pool
 @answers
 def status(root: Path, trainer: str | None) -> tuple[Any, ...]:
-    """Show the pool, the trainers (with the last lines of the traceback of a failed one) and the last decisions. With
+    """Show the pool, its trainers with what they wait for, and what is wrong now. (What happened: pilot events.) With
     TRAINER: which nodes it had when, what it used, why it ended. Works for a pool that is down, too.
 
     \b
@@ -92,7 +95,11 @@ def _introduce(root: Path, trainers: list[TrainerStatus]) -> None:
 
 @click.command("nodes")
 @click.option(
-    "--clear", "cleared", multiple=True, metavar="NODE", help="Forget the failures of this node and use it again."
+    "--clear",
+    "cleared",
+    multiple=True,
+    metavar="NODE",
+    help="Forget the failures of this node and use it again. The short name will do.",
 )
 @in_any_pool
 @answers
@@ -103,25 +110,23 @@ def nodes(root: Path, cleared: tuple[str, ...]) -> tuple[Any, ...]:
     \b
     Examples:
       pilot nodes
-      pilot nodes --clear n17.4811-0
+      pilot nodes --clear n17.fu6b
     """
     if cleared:
         answer = pool_at(root).clear(cleared)
-        return answer, f"cleared {', '.join(answer.nodes)}"
+        return answer, f"cleared {shortened(', '.join(answer.nodes))}"
     listed = any_pool_at(root).nodes()
     return listed, lambda: _show_nodes(listed)
 
 
 def _show_nodes(listed: NodeList) -> None:
+    screen = console()
     if listed.nodes:
-        show(console(), node_lines(listed.nodes, listed.now_s))
+        show(screen, node_lines(listed.nodes, listed.now_s, screen.width))
     else:
         click.echo("the pool has no nodes")
-    for aside in listed.set_aside:
-        left = f"{aside.left_s / 60:.0f} min left"
-        click.echo(f"{aside.node} is set aside for {aside.trainer or 'all trainers'}, {left}: {aside.reason}")
-    for remark in listed.remarks:
-        click.echo(remark)
+    texts = [*map(aside_words, listed.set_aside), *listed.remarks]
+    show(screen, [Text(line) for text in texts for line in folded(text, screen.width)])
 
 
 @click.command("explain")
@@ -169,7 +174,7 @@ class PoolList(Answer, frozen=True):
 @click.option("--all", "everything", is_flag=True, help="Also list pools that are down.")
 @answers
 def pools(everything: bool) -> tuple[Any, ...]:
-    """List your pools, with their nodes, objectives and run directories. --json always lists all.
+    """List your pools, with their nodes and run directories. --json always lists all, and tells more.
 
     Several pools can share a machine, each with its own nodes and objective: give each its own --run-dir and
     --only-nodes with pilot up.
@@ -209,9 +214,19 @@ def _pool_row(root: Path) -> PoolRow:
 
 
 def _print_pools(rows: list[PoolRow]) -> None:
-    columns = ("pool", "state", "site", "nodes", "trainers", "objective", "only nodes", "run directory")
+    columns = ["pool", "state", "site", "nodes", "trainers", "run directory"]
     cells = []
     for row in rows:
         counts = ["" if count is None else str(count) for count in (row.nodes, row.trainers)]
-        cells.append((row.coordinator, row.state, row.site, *counts, row.objective, row.only_nodes, row.run_dir))
+        cells.append([row.coordinator, row.state, row.site, *counts, _at_home(row.run_dir)])
+    if any(row.only_nodes for row in rows):
+        columns.insert(-1, "only nodes")
+        for row, shown in zip(rows, cells, strict=True):
+            shown.insert(-1, row.only_nodes)
     print_table(columns, [[cell or "-" for cell in each] for each in cells])
+
+
+def _at_home(path: str) -> str:
+    """``path`` as a shell with this home understands it, in short."""
+    home = os.path.expanduser("~")  # noqa: PTH111  # Path.home() raises where there is none
+    return f"~{path.removeprefix(home)}" if path.startswith(f"{home}/") else path

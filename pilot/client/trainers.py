@@ -165,9 +165,9 @@ def wait_for(root: Path, trainers: Sequence[str], limit_s: float | None = None) 
     return answer
 
 
-def phase_words(answer: Phases) -> str:
+def phase_words(answer: Phases, between: str = ", ") -> str:
     """Each trainer with its phase."""
-    return ", ".join(f"{trainer} {phase}" for trainer, phase in answer.trainers.items()) or "no trainer to wait for"
+    return between.join(f"{trainer} {phase}" for trainer, phase in answer.trainers.items()) or "no trainer to wait for"
 
 
 def _phases(root: Path, trainers: Sequence[str], limit_s: float) -> Phases:

@@ -61,6 +61,7 @@ class Monitor:
     #: the problems being solved, and since when
     asked: dict[PlanId, tuple[Problem, float]] = field(default_factory=dict)
     pool_remarks: list[str] = field(default_factory=list)  #: remarks for people that are not about a trainer
+    failed_pilot: str = ""  #: how the last pilot failed before it joined, until a node joins
     ended_kept: int = sys.maxsize  #: how many ended trainers ``trainers`` keeps
 
     @classmethod
@@ -81,7 +82,7 @@ class Monitor:
     def remark(self, now_s: float, note: Mapping[str, str | float | None]) -> None:
         """Take a note for people, about ``trainer`` if given; or a note that ``node`` belongs to scheduler ``job``.
 
-        That a checkpoint failed is forgotten with the next one that does not.
+        What ``failed`` is forgotten once it succeeds. A remark about what a trainer has trained is ``lasting``.
         """
         self.now_s = max(now_s, self.now_s)
         if "job" in note:
@@ -92,10 +93,11 @@ class Monitor:
         if record is not None and note.get("failed") == "checkpoint":
             record.failed_checkpoint = text
             return
-        remarks = record.remarks if record is not None else self.pool_remarks
-        if text not in remarks:
-            remarks.append(text)
-            del remarks[:-REMARKS_KEPT]
+        if note.get("failed") == "pilot":
+            self.failed_pilot = text
+        _add(record.remarks if record is not None else self.pool_remarks, text)
+        if record is not None and note.get("lasting"):
+            _add(record.lasting, text)
 
     def advance(self, now_s: float) -> None:
         """Account for the time until ``now_s``, in which nothing changed, before the sums are read."""
@@ -122,6 +124,8 @@ class Monitor:
             case events.PoolChanged():
                 self._settle()
                 self.joined_s.update(dict.fromkeys(event.joined, self.now_s))
+                if event.joined:
+                    self.failed_pilot = ""
                 for node in event.lost:
                     self.joined_s.pop(node, None)
                     self._given_back(node)
@@ -254,7 +258,8 @@ class Monitor:
         record = self.trainers[event.trainer]
         record.settle(self.now_s)
         for accepted in event.accepted:
-            self.remark(self.now_s, {"text": f"{AcceptedChange(*accepted)} (accepted)", "trainer": event.trainer})
+            text = f"{AcceptedChange(*accepted)} (accepted)"
+            self.remark(self.now_s, {"text": text, "trainer": event.trainer, "lasting": "yes"})
         if event.resumed is None:
             record.redone_steps += max(0, record.known_step - event.step)
         record.known_step = max(record.known_step, event.step) if event.resumed is None else event.step
@@ -287,3 +292,9 @@ class Monitor:
             record.settle(self.now_s)  # the pause of a planned switch was counted as training
             nodes = len(group.members)
             record.seconds_on[nodes] = max(0.0, record.seconds_on.get(nodes, 0.0) - event.rescale_s)
+
+
+def _add(remarks: list[str], text: str) -> None:
+    if text not in remarks:
+        remarks.append(text)
+        del remarks[:-REMARKS_KEPT]

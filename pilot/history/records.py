@@ -27,6 +27,7 @@ class TrainerRecord:
     ``nodes`` is the size of the group that is training, 0 if none is; ``known_step`` is the highest step reported.
     ``held_since_s`` has the nodes on which it has a worker, ``spans`` the last :data:`SPANS_KEPT` that have ended, and
     ``node_seconds`` the sum of all that have ended. ``failed_checkpoint``: why the newest one was not written.
+    ``lasting`` are the remarks that concern what it has trained.
     """
 
     submitted_s: float
@@ -43,6 +44,7 @@ class TrainerRecord:
     seconds_on: dict[int, float] = field(default_factory=dict)
     settled_s: float = 0.0
     remarks: list[str] = field(default_factory=list)
+    lasting: list[str] = field(default_factory=list)
     failed_checkpoint: str = ""
     held_since_s: dict[NodeId, float] = field(default_factory=dict)
     spans: list[NodeSpan] = field(default_factory=list)

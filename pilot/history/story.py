@@ -106,7 +106,7 @@ class Story:
                 yield Topic.POOL, f"the pool drains: {event.reason}", None, ()
             case events.PlanReady():
                 yield from self._plan(event)
-            case events.PlanFailed():
+            case events.PlanFailed() if self._asked is not None and event.plan_id == self._asked[0]:
                 yield Topic.PLAN, f"no plan: {headline(event.reason)}", None, ()
             case events.WorkerReady() | events.WorkerSlow() | events.WorkerExited():
                 yield from self._worker(event)

@@ -6,6 +6,10 @@ import time
 from collections.abc import Sequence
 
 from pilot.core.ids import NodeId
+from pilot.protocol.pool_status import SetAsideStatus
+
+LEAST = 1e-6
+"""A smaller amount is not told exactly."""
 
 NAMED = 4
 """How many nodes to name in a sentence; the others are only counted."""
@@ -36,21 +40,29 @@ def plan_change(count: int, before: int) -> str:
 
 
 def amount(value: float) -> str:
-    """A non-negative number to three digits, never with an exponent: ``0.25``, ``3.14``, ``1,240``."""
-    if 0 < value < 0.01:
-        return "less than 0.01"
-    return f"{value:.3g}" if value < 999.5 else f"{value:,.0f}"
+    """A non-negative number to three digits, never with an exponent: ``0.0025``, ``3.14``, ``1,240``."""
+    if 0 < value < LEAST:
+        return f"less than {LEAST:f}"
+    if value >= 999.5:
+        return f"{value:,.0f}"
+    return f"{value:.3g}" if value >= 0.001 or not value else f"{value:.6f}".rstrip("0")
 
 
 def duration(seconds: float) -> str:
-    """A duration in its two largest units."""
+    """A duration in at most six characters, in its two largest units: ``45s``, ``12m30s``, ``3h05m``, ``2d04h``."""
     whole = round(seconds)
-    days, hours, minutes = whole // 86400, whole // 3600 % 24, whole // 60 % 60
+    days, hours, minutes = whole // 86400, whole // 3600, whole // 60
     if days:
-        return f"{days} d {hours} h"
+        return f"{days}d{hours % 24:02}h"
     if hours:
-        return f"{hours} h {minutes} min"
-    return f"{minutes} min {whole % 60} s" if minutes else f"{whole} s"
+        return f"{hours}h{minutes % 60:02}m"
+    return f"{minutes}m{whole % 60:02}s" if minutes else f"{whole}s"
+
+
+def aside_words(aside: SetAsideStatus) -> str:
+    """Which node is not used for a while, for how long, and why."""
+    whom = aside.trainer or "all trainers"
+    return f"{aside.node} is set aside for {whom} for {duration(aside.left_s)}: {aside.reason}"
 
 
 def expected_start(scheduler: str, unix_s: float | None) -> str:

@@ -72,6 +72,7 @@ class TrainerStatus(Answer, frozen=True):
     #: how far the check of its script is: `off`, `waiting`, `running`, `passed`, `differs` or `unchecked`
     check: ProofState
     check_text: str  #: what it found, or why nothing was checked, in words; empty: nothing to say
+    warnings: list[str] = []  #: what is wrong with it now, in words; what is over is not among them
 
 
 class HeldNode(Answer, frozen=True):
@@ -221,6 +222,7 @@ class PoolStatus(Answer, frozen=True):
     trouble: str
     remarks: list[str]  #: messages for the user that concern no trainer, newest last
     damage: list[str] = []  #: what of the pool's files was damaged or lost when its coordinator last started
+    warnings: list[str] = []  #: what is wrong with the pool now, in words; what is over is not among them
 
     def trainer(self, name: str) -> TrainerStatus:
         """Return the trainer of this name, which must exist."""

@@ -18,6 +18,7 @@ from pilot.core.events import Event, GroupBroken
 from pilot.core.ids import NodeId
 from pilot.host.printable import printable
 from pilot.protocol import wire
+from pilot.protocol.node_names import node_of
 from pilot.provisioning.keeper import Keeper
 from pilot.service.agents import inbound, node_remarks
 from pilot.service.agents.admission import Admission
@@ -171,7 +172,8 @@ class Service:
             self.driver.remark(text=f"decisions had to wait for disk space: {self._trouble}")
             self.driver.pending.restart(now_s)
             for trainer in self._inbound.gaps:
-                self._inbound.remark(trainer, "its progress reports could not be written: its ledger has a gap")
+                gap = "its progress reports could not be written: its ledger has a gap"
+                self._inbound.remark(trainer, gap, lasting="yes")
             self._inbound.gaps.clear()
         self._trouble = trouble
         return not trouble
@@ -253,13 +255,13 @@ class Service:
     # --- pilots ---------------------------------------------------------------------------------------------------
 
     def _greeted(self, link: Peer, hello: wire.Hello) -> None:
-        node = NodeId(f"{hello.host}.{hello.pilot}")
+        node = node_of(hello.host, hello.pilot)
         if reason := self._objection(link, node, hello):
             self.server.refuse(link, reason)
             is_new = hello.host not in self._elsewhere and len(self._elsewhere) < ELSEWHERE_MAX
             if reason == self.admission.elsewhere(hello) and is_new:
                 self._elsewhere.add(hello.host)  # the scheduler may start many there
-                self.driver.remark(text=f"a pilot was refused: {reason}")
+                self.driver.remark(text=f"a pilot was refused: {reason}", failed="pilot")
             return
         if node in self.roster.gone:
             why = f"this pilot counts as lost: {self.roster.gone[node]}"

@@ -214,7 +214,8 @@ def _screen(console: Console, run: DemoRun) -> Iterator[Ask]:
         def ask() -> PoolStatus:
             status = run.status = pool_at(run.root).status()
             clock = Text(f"{time.monotonic() - run.started_s:.0f} s", style="bold")
-            trainers, nodes = trainer_rows(status.trainers, console.width), node_lines(status.pool, status.now_s)
+            trainers = trainer_rows(status.trainers, console.width)
+            nodes = node_lines(status.pool, status.now_s, console.width)
             live.update(Group(clock, *trainers, Text(), *nodes, Text(), *map(Text, run.happened)), refresh=True)
             return status
 

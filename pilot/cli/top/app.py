@@ -17,12 +17,13 @@ from pilot.cli.control import AUTO, pilots_of, scaled_text
 from pilot.cli.top.view import History, about, event_line, headline, strip, trainer_cells
 from pilot.client.pools import ENDED
 from pilot.core.errors import PilotError, UserError
+from pilot.protocol.node_names import shortened
 from pilot.protocol.pool_status import PoolStatus, TrainerStatus
 
 if TYPE_CHECKING:
     from pilot.protocol.pool_client import PoolClient
 
-COLUMNS = ("trainer", "state", "nodes", "epoch", "samples/s", "", "loss", "", "left")
+COLUMNS = ("trainer", "state", "nodes", "epochs", "samples/s", "", "loss", "", "left")
 COLUMN_S = 2.0
 LOG_LINES = 200
 
@@ -210,11 +211,11 @@ class Top(App[None]):
 
     def _show_nodes(self, trainers: list[str]) -> None:
         widget, rows = self.query_one("#nodes", Static), self.history.rows
-        label = max((len(node) for node in rows), default=0)
+        label = max((len(shortened(node)) for node in rows), default=0)
         width = max(1, widget.size.width - label - 2)
         text = Text(no_wrap=True)
         for node, row in rows.items():
-            text.append(f"{node:<{label}} ").append_text(strip(row, trainers, width)).append("\n")
+            text.append(f"{shortened(node):<{label}} ").append_text(strip(row, trainers, width)).append("\n")
         widget.update(text)
 
     # --- keys --------------------------------------------------------------------------------------------------------
@@ -238,7 +239,9 @@ class Top(App[None]):
         """Why the trainer has its nodes."""
         if (trainer := self.selected) is not None:
             name = trainer.trainer
-            self._page(f"why {name} has its nodes", lambda: self._pool.explain(name).sentences)
+            self._page(
+                f"why {name} has its nodes", lambda: [shortened(line) for line in self._pool.explain(name).sentences]
+            )
 
     def action_cancel(self) -> None:
         """Cancel the trainer, after confirmation."""

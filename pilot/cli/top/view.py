@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 
 from rich.text import Text
 
-from pilot.cli.rows import PHASE_STYLE, notes, number, row_cells, short
+from pilot.cli.rows import PHASE_STYLE, cut, moment, notes, number, row_cells
 from pilot.cli.show import pool_texts
 from pilot.core.trainer.trainer import Phase
+from pilot.protocol.node_names import shortened
 from pilot.protocol.pool_status import PoolStatus, TrainerStatus
 
 POINTS_MAX = 240
@@ -39,9 +40,9 @@ class Curves:
 
 @dataclass(frozen=True, slots=True)
 class StatusChange:
-    """Something that changed between two answers, at ``at_s`` on the pool's clock."""
+    """Something that changed between two answers, at ``at_unix_s``, in seconds since 1970."""
 
-    at_s: float
+    at_unix_s: float
     text: str
 
 
@@ -96,7 +97,7 @@ class History:
 def changes(before: PoolStatus | None, after: PoolStatus) -> list[StatusChange]:
     """The differences that are of interest to people; for a first answer, the last decisions."""
     if before is None:
-        return [StatusChange(decision.at_s, decision.text) for decision in after.decisions]
+        return [StatusChange(after.began_unix_s + decision.at_s, decision.text) for decision in after.decisions]
     texts = [*_nodes(before, after)]
     known = {trainer.trainer: trainer for trainer in before.trainers}
     for trainer in after.trainers:
@@ -104,7 +105,7 @@ def changes(before: PoolStatus | None, after: PoolStatus) -> list[StatusChange]:
     texts += [remark for remark in after.remarks if remark not in before.remarks]
     if after.draining and not before.draining:
         texts.append("the pool drains")
-    return [StatusChange(after.now_s, text) for text in texts]
+    return [StatusChange(after.began_unix_s + after.now_s, shortened(text)) for text in texts]
 
 
 def _nodes(before: PoolStatus, after: PoolStatus) -> list[str]:
@@ -135,10 +136,9 @@ def headline(status: PoolStatus) -> Text:
 def trainer_cells(trainer: TrainerStatus, curves: Curves, trainers: list[str]) -> list[Text]:
     """A trainer's row."""
     own, (_, state, nodes, epoch, _, rate, _, left) = colour(trainer.trainer, trainers), row_cells(trainer)
-    name = trainer.trainer if len(trainer.trainer) <= NAME_WIDTH else f"{trainer.trainer[: NAME_WIDTH - 1]}…"
     loss = number(trainer.metrics.get("loss"), ".4g")
     return [
-        Text(name, style=own),
+        Text(cut(trainer.trainer, NAME_WIDTH), style=own),
         Text(f" {state}", style=PHASE_STYLE.get(trainer.phase, "")),
         *(Text(f" {cell}", justify="right") for cell in (nodes, epoch, rate)),
         Text(f" {sparkline(curves.rate, CURVE_WIDTH)}", style=own),
@@ -152,13 +152,13 @@ def about(trainer: TrainerStatus) -> Text:
     """The selected trainer: what it is waiting for, and its metrics."""
     text = Text(trainer.trainer, style="bold")
     for note, style in notes(trainer):
-        text.append(f"; {note}", f"not bold {style}")
+        text.append(f"; {shortened(note)}", f"not bold {style}")
     return text
 
 
 def event_line(change: StatusChange) -> Text:
     """A line of the feed."""
-    return Text.assemble((f"{short(change.at_s):>7}  ", "dim"), change.text)
+    return Text.assemble((f"{moment(change.at_unix_s)}  ", "dim"), change.text)
 
 
 def sparkline(values: Iterable[float], width: int) -> str:

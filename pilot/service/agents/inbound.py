@@ -183,7 +183,7 @@ class Inbound:
         return [last, events.TrainerFinished(*of, message.step, message.samples)]
 
     def _remark(self, _node: NodeId, message: wire.Remark) -> list[Event]:
-        self.remark(message.trainer, message.text)
+        self.remark(message.trainer, message.text, lasting="yes")
         return []
 
     def remark(self, trainer: str, text: str, **more: str) -> None:

@@ -149,7 +149,8 @@ class Autoscaler:
             if not self._answers(pilot):
                 self.service.lose(pilot.node, f"its job {event.job} ended: {event.ending}")
         if event.failed:
-            self.service.driver.remark(text=f"pilot job {event.job} failed: {event.ending}, {event.detail}")
+            text = f"pilot job {event.job} failed: {event.ending}, {event.detail}"
+            self.service.driver.remark(text=text, failed="pilot")
 
     def _answers(self, pilot: Pilot) -> bool:
         return pilot.here and self.service.driver.clock() - pilot.heard_s <= self.service.site.silent_s

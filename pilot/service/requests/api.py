@@ -20,9 +20,10 @@ from pilot.core.commands import Outcome
 from pilot.core.curves.curve import Curve
 from pilot.core.errors import PilotError, UserError
 from pilot.core.events import Event
-from pilot.core.ids import NodeId, StudyId, TrainerId, TrainerUid
+from pilot.core.ids import StudyId, TrainerId, TrainerUid
 from pilot.core.trainer.trainer import Phase, Trainer
 from pilot.protocol import requests, wire
+from pilot.protocol.node_names import find_node
 from pilot.protocol.pool_status import Answer, PoolStatus
 from pilot.protocol.requests import A, R
 from pilot.rundir.rundir import RunDir
@@ -168,7 +169,7 @@ class Api:
 
     async def clear(self, asked: requests.SomeNodes) -> requests.Cleared:
         """Forget the failures of these nodes."""
-        nodes = [self._node(name) for name in asked.nodes]
+        nodes = [find_node(self._driver.core.pool.nodes, name) for name in asked.nodes]
         for node in nodes:
             await self._decide(events.NodeCleared(node), f"{node} is cleared")
         return requests.Cleared(nodes=list(map(str, nodes)))
@@ -298,11 +299,6 @@ class Api:
         if given in known and not (replaces and outcome is not None and given not in self._arriving):
             raise UserError(name_is_taken(given, outcome))
         return TrainerId(given)
-
-    def _node(self, name: str) -> NodeId:
-        if NodeId(name) not in self._driver.core.pool:
-            raise UserError(f"no node named {name!r} in the pool; 'pilot nodes' lists them")
-        return NodeId(name)
 
     def _ended(self, name: str, instead: str) -> Trainer:
         """The trainer of this name; if it has not ended, the error tells the user what to do ``instead``."""

@@ -12,7 +12,6 @@ from pilot.core.errors import UserError
 from pilot.core.ids import TrainerId
 from pilot.core.plan.explain import explain, rate_sentences
 from pilot.core.plan.objective import scaling_efficiency, worth_sentence
-from pilot.core.pool.evidence import headline
 from pilot.core.trainer.budget import hours
 from pilot.core.trainer.proof import ProofState
 from pilot.core.trainer.trainer import Trainer
@@ -26,7 +25,6 @@ from pilot.protocol.pool_status import (
     NodeStatus,
     PilotStatus,
     PoolStatus,
-    SetAsideStatus,
     SolveStatus,
     TimeSummary,
     TrainerHistory,
@@ -37,7 +35,7 @@ from pilot.protocol.remaining_work import BY_SESSION, Goal
 from pilot.protocol.requests import Explained, NodeList, PilotList, StudyList, StudyStatus, TrainerList, TrialList
 from pilot.service.agents.node_remarks import node_remarks
 from pilot.service.agents.roster import Roster
-from pilot.service.requests import study_store
+from pilot.service.requests import study_store, warnings
 from pilot.service.requests.launch_store import LaunchStore
 from pilot.service.requests.study_store import StudyStore
 from pilot.service.requests.waiting import Waiting, remarks
@@ -94,6 +92,7 @@ class PoolView:
             decisions=[DecisionStatus(at_s=at_s, text=text) for at_s, text in monitor.decisions],
             solves=_solves(monitor),
             utilisation=use or utilisation_of(account(core, monitor)),
+            warnings=[*warnings.of_pool(core, monitor), *self._node_remarks()],
             remarks=[*monitor.pool_remarks, *self._node_remarks()],
         )
 
@@ -105,7 +104,8 @@ class PoolView:
     def nodes(self) -> NodeList:
         """The nodes in the pool, and those set aside."""
         now_s = self._now_s()
-        return NodeList(now_s=now_s, nodes=self._pool(), set_aside=self._set_aside(), remarks=self._node_remarks())
+        aside = warnings.set_aside(self.core, now_s)
+        return NodeList(now_s=now_s, nodes=self._pool(), set_aside=aside, remarks=self._node_remarks())
 
     def pilots(self) -> PilotList:
         """The pilots that registered."""
@@ -181,15 +181,6 @@ class PoolView:
             for node in pool.nodes
         ]
 
-    def _set_aside(self) -> list[SetAsideStatus]:
-        now_s = self.monitor.now_s
-        return [
-            SetAsideStatus(
-                node=node, trainer=trainer, left_s=max(0.0, aside.until_s - now_s), reason=headline(aside.reason)
-            )
-            for node, trainer, aside in self.core.blame.set_aside()
-        ]
-
     def _node_remarks(self) -> list[str]:
         return [] if self.roster is None else node_remarks(self.core, self.roster)
 
@@ -244,6 +235,7 @@ class PoolView:
             submitted_s=record.submitted_s,
             started_s=record.started_s,
             ended_s=record.ended_s,
+            warnings=list(warnings.of_trainer(core, monitor, trainer)),
             remarks=remarks(trainer, monitor),
             check=trainer.proof.state,
             check_text=trainer.proof.text,

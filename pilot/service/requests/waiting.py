@@ -121,12 +121,16 @@ def _more(nodes: int) -> str:
 
 def remarks(trainer: Trainer, monitor: Monitor) -> list[str]:
     """Remarks about ``trainer`` for its user: those of the monitor, then its present troubles."""
+    return [*monitor.trainers[trainer.id].remarks, *troubles(trainer, monitor)]
+
+
+def troubles(trainer: Trainer, monitor: Monitor) -> list[str]:
+    """What is wrong with ``trainer`` now."""
     record, stays = monitor.trainers[trainer.id], trainer.stays_at()
     grows_no_more = stays is not None and (trainer.refusal or trainer.differs) and trainer.open
     refused = [stays[1]] if stays is not None and grows_no_more else []
     now_s = monitor.now_s
     return [
-        *record.remarks,
         *filter(None, [record.failed_checkpoint]),
         *refused,
         *_dying(trainer, now_s),

@@ -90,5 +90,6 @@ STATUS = filled(
         endings={"preempted": 2},
         held_back="waiting while another job takes nodes",
     ),
-    remarks=["the scheduler does not answer"],
+    remarks=["the pool is up again; it was down for 10.8 s"],
+    warnings=["the scheduler does not answer"],
 )

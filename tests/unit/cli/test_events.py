@@ -16,12 +16,13 @@ from pilot.core.events import (
     Event,
     GroupFormed,
     LedgerRange,
+    PlanFailed,
     PoolChanged,
     Progress,
     TrainerFinished,
     TrainerSubmitted,
 )
-from pilot.core.ids import Generation, NodeId, TrainerId
+from pilot.core.ids import Generation, NodeId, PlanId, TrainerId
 from pilot.core.trainer.spec import TrainerSpec
 from pilot.rundir import rundir, segments
 from pilot.rundir.journal import FORMAT, Header
@@ -63,6 +64,18 @@ def test_of_a_pool_that_is_down(writing: Writing, tmp_path: Path, capsys: pytest
     assert (event["unix_s"], event["kind"], event["trainer"], event["event"]) == (1.7e9 + 2, "trainer", "vit", 2)
     assert run(["events", "--run-dir", str(tmp_path), "-n", "1"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+def test_a_plan_that_a_newer_problem_superseded_is_not_missed(
+    writing: Writing, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    writing.put(TrainerSubmitted(TrainerSpec(TrainerId("cnn"))))
+    writing.put(PlanFailed(PlanId(1), "superseded by plan 2"))
+    writing.put(PlanFailed(PlanId(2), "no answer within 10 s"))
+    writing.writer.close()
+    assert run(["events", "--run-dir", str(tmp_path)]) == 0
+    plans = [line[21:] for line in capsys.readouterr().out.splitlines() if "plan" in line]
+    assert plans == ["no plan: no answer within 10 s"]
 
 
 def follow(monkeypatch: pytest.MonkeyPatch, acts: list[Callable[[], object]]) -> None:

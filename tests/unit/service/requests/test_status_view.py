@@ -17,6 +17,7 @@ from pilot.core.curves.curve import Curve
 from pilot.core.events import (
     ExitCause,
     GroupFormed,
+    NodeCleared,
     PlanReady,
     PoolChanged,
     Progress,
@@ -102,9 +103,37 @@ def test_what_is_set_aside_is_told_with_its_reason() -> None:
     assert stage.view.nodes().set_aside == [SetAsideStatus(node=A, trainer=T, left_s=1800.0, reason=reason)]
     row = stage.row(10.0)
     assert (row.remarks, row.waits) == ([f"a was set aside: {reason}"], "waiting for a plan")
+    assert row.warnings == [f"a is set aside for t for 30m00s: {reason}"]
     assert stage.core.useless() == 1
     stage.at(11.0).post(PoolChanged(lost=(B,)))
     assert stage.row(11.0).waits == "waiting for 1 more node; 1 free node set aside for it (pilot nodes)"
+    stage.at(12.0).post(NodeCleared(A))
+    assert stage.row(12.0).warnings == [], "what is over is history"
+
+
+def test_what_has_happened_to_the_pool_is_history_and_what_fails_is_told() -> None:
+    stage = Shown()
+    for text, more in (
+        ("the pool is up again; it was down for 10.8 s", {}),
+        ("pilot job 7 failed", {"failed": "pilot"}),
+    ):
+        stage.remark(text=text, **more)
+    status = stage.view.status()
+    assert (len(status.remarks), status.warnings) == (2, ["pilot job 7 failed"])
+    stage.post(PoolChanged(joined=(A,)))
+    assert stage.view.status().warnings == []
+
+
+def test_a_trainer_s_warnings_are_what_concerns_its_results_and_its_budget() -> None:
+    stage = Shown()
+    stage.post(PoolChanged(joined=(A,)), TrainerSubmitted(TrainerSpec(T, budget_node_hours=0.005)))
+    stage.plan(t=1)
+    stage.remark(trainer=T, text="n1 was stuck, the others wait for it")
+    stage.remark(trainer=T, text="its gradient differs", lasting="yes")
+    assert stage.row(1.0).warnings == ["its gradient differs"]
+    due = stage.row(0.9 * 0.005 * 3600)
+    assert due.warnings == ["its gradient differs", "it has used 0.0045 of its budget of 0.005 node-hours"]
+    assert len(due.remarks) == 2
 
 
 def test_a_trainer_says_what_it_waits_for_and_how_far_it_is() -> None:
@@ -114,11 +143,11 @@ def test_a_trainer_says_what_it_waits_for_and_how_far_it_is() -> None:
     stage.at(1.0).post(PoolChanged(joined=(A,)))
     at_two = time.mktime((*time.localtime()[:3], 2, 10, 0, 0, 0, -1))
     queued = msgspec.structs.replace(JOBS, pending=1, waited_s=180.0, expected_unix_s=at_two)
-    assert stage.row(2.0, queued).waits == "waiting for 1 more node; in the queue for 3 min 0 s, Slurm expects 02:10"
+    assert stage.row(2.0, queued).waits == "waiting for 1 more node; in the queue for 3m00s, Slurm expects 02:10"
     stage.at(3.0).post(PoolChanged(joined=(B,)))
     stage.at(4.0).plan(t=2)
     row = stage.row(16.0)
-    assert (row.waits, row.elapsed_s) == ("importing and setting up on 2 nodes for 12 s", 16.0)
+    assert (row.waits, row.elapsed_s) == ("importing and setting up on 2 nodes for 12s", 16.0)
     assert stage.monitor.decisions == [(4.0, "t gets 2 nodes by plan, had 0")]
     stage.at(17.0).post(WorkerReady(T, A))
     form = stage.at(18.0).forms(B)
@@ -169,12 +198,11 @@ def test_node_hours_are_told_as_the_site_charges_them_wherever_they_are_told() -
     shown = " ".join([screen.export_text(), *summary])
     unit = "charged node-hours (0.5 for an hour on a node)"
     for text in (
-        f"budget: 10% used, 1 of 10 {unit}",
-        f"1 {unit} so far",
+        f"used: 1 of the budget of 10 {unit}",
         f"used 1 of its budget of 4 {unit}: 0 steps",
-        " 1.00 ",
+        "2h00m           1 ",
         f"held up to 1 node: 1 {unit} in total",
     ):
         assert text in shown
-    assert "2.00" not in shown
+    assert " 2 " not in shown
     assert (status.trainers[0].used_node_hours, status.trainers[0].node_seconds) == (1.0, 7200.0)
