@@ -155,8 +155,8 @@ def notes(trainer: TrainerStatus) -> Iterator[tuple[str, str]]:
     """The notes below the trainer's row, with their styles."""
     if trainer.phase is Phase.FAILED:
         yield headline(trainer.reason), "red"
-    if trainer.waits:
-        yield trainer.waits, "yellow"
+    if waits := _waits(trainer):
+        yield waits, "yellow"
     yield from ((warning, "yellow") for warning in trainer.warnings)
     if trainer.check in CHECKED and trainer.phase not in ENDED:
         yield trainer.check_text, "yellow"
@@ -165,6 +165,10 @@ def notes(trainer: TrainerStatus) -> Iterator[tuple[str, str]]:
         names = dict.fromkeys([*first, *trainer.metrics])
         values = {name: trainer.metrics[name] for name in names}
         yield ", ".join(f"{n} {'not a number' if v is None else f'{v:.4g}'}" for n, v in values.items()), "dim"
+
+
+def _waits(trainer: TrainerStatus) -> str:
+    return "; ".join(filter(None, [trainer.prognosis, trainer.waits]))
 
 
 def number(value: float | None, form: str) -> str:
@@ -223,6 +227,7 @@ def _sentences(answer: TrainerHistory, t: TrainerStatus) -> list[str]:
     stands = f"{t.trainer} is {t.phase}" if t.phase not in ENDED else f"{t.trainer} {t.phase}"
     reason = (t.reason or t.held).splitlines() or [""]
     lines = [f"{stands}{f': {reason[0]}' if reason[0] else ''}", *(f"  {line}" for line in reason[1:])]
+    lines += filter(None, [_waits(t)])
     lines.append(f"submitted {date(began_s + t.submitted_s)}")
     if t.started_s is not None:
         lines[-1] += f", first trained {date(began_s + t.started_s)}"

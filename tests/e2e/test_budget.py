@@ -29,7 +29,7 @@ def test_a_trainer_stops_at_its_budget_and_a_pool_drains_at_its_own(pool: Pool) 
     assert (refused.returncode, "--budget" in refused.stderr) == (2, True)
     pool.pilot("resume", "small", "--budget", "1")
     pool.until_step("small", small.step, nodes=1)
-    assert "budget: " in pool.pilot("status").stdout
+    assert "of the budget of" in pool.pilot("status").stdout
     pool.pilot("scale", "4")
     deadline = time.monotonic() + LIMIT_S
     while pool.coordinator() is not None:

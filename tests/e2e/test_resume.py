@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from pilot.protocol.node_names import shortened
 from tests.e2e.proof import proved
 from tests.pools import TRAIN, Pool
 
@@ -28,7 +29,7 @@ def test_a_pool_that_comes_up_again_has_its_trainers_and_its_history(pool: Pool)
     assert (past.up, past.coordinator, past.trainer("long").step) == (False, before.coordinator, saved)
     history = pool.pilot("status", "short").stdout
     assert f"short finished: after step {past.trainer('short').step}" in history
-    assert re.search(rf"{before.pool[0].node} +{job} ", history)
+    assert re.search(rf"{shortened(before.pool[0].node)} +{job} ", history)
     listed = pool.pilot("ls", "--all").stdout.splitlines()
     assert "is down" in listed[0]
     trainers = [line for line in listed[2:] if not line.startswith(" ")]  # indented lines say why a trainer ended

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import psutil
 
+from pilot.protocol.node_names import shortened
 from pilot.protocol.pool_client import PoolClient
 from tests.e2e.acts import script
 from tests.pools import Pool
@@ -61,5 +62,5 @@ def test_a_node_that_is_given_little_time_is_named(pool: Pool) -> None:
     ]
     assert remark.startswith(f"{node} takes ")
     assert remark.endswith(f" times as long per sample as the other node of {name}, which waits for it")
-    assert f"{node} takes " in pool.pilot("nodes").stdout
+    assert f"{shortened(node)} takes " in pool.pilot("nodes").stdout
     pool.pilot("cancel", name)

@@ -13,6 +13,7 @@ from pilot.rundir.journal import read
 from pilot.rundir.rundir import RunDir
 from pilot.service.durability.restore import restore
 from pilot.service.requests.launch_store import LaunchStore
+from pilot.service.requests.queue_prognosis import Prognosis
 from pilot.service.requests.status_view import About, PoolView
 from pilot.service.requests.study_store import StudyStore
 from pilot.service.settings import fresh_core, settings_of
@@ -55,11 +56,11 @@ class PastPool(PoolView):
         studies = StudyStore(rundir, launches)
         super().__init__(restored.core, monitor, launches, studies, lambda: about, lambda: monitor.now_s)
 
-    def _trainer(self, trainer: Trainer, waits: str) -> TrainerStatus:
+    def _trainer(self, trainer: Trainer, waits: str, queued: Prognosis | None) -> TrainerStatus:
         """If the coordinator crashed, the journal ends with trainers at work: they are queued now, and continue from
         their checkpoints once the pool is up again.
         """
-        status = super()._trainer(trainer, waits)
+        status = super()._trainer(trainer, waits, queued)
         if status.phase not in AT_WORK:
             return status
         waits = f"it was {status.phase} when the coordinator ended; waiting until the pool is up again"

@@ -37,6 +37,7 @@ from pilot.service.agents.node_remarks import node_remarks
 from pilot.service.agents.roster import Roster
 from pilot.service.requests import study_store, warnings
 from pilot.service.requests.launch_store import LaunchStore
+from pilot.service.requests.queue_prognosis import Prognosis, prognoses
 from pilot.service.requests.study_store import StudyStore
 from pilot.service.requests.waiting import Waiting, remarks
 
@@ -131,7 +132,7 @@ class PoolView:
         """The history of the trainer of this name."""
         about, monitor, now_s = self.about(), self.monitor, self._now_s()
         trainer = trainer_of(self.core, name)
-        record, waiting = monitor.trainers[trainer.id], Waiting(self.core, monitor, about.keeper)
+        record, of = monitor.trainers[trainer.id], self._trainer_view(about.keeper)
         gone = [HeldNode(node=s.node, job=s.job, from_s=s.start_s, until_s=s.end_s) for s in record.spans]
         here = [
             HeldNode(node=node, job=monitor.jobs.get(node, ""), from_s=since_s, until_s=None)
@@ -141,7 +142,7 @@ class PoolView:
             began_unix_s=about.began_unix_s,
             now_s=now_s,
             charge_factor=self.core.config.charge_factor,
-            trainer=self._trainer(trainer, waiting.of(trainer)),
+            trainer=of(trainer),
             held_nodes=gone + here,
         )
 
@@ -186,10 +187,14 @@ class PoolView:
 
     def _trainers(self, keeper: KeeperStatus) -> list[TrainerStatus]:
         self._now_s()
-        waiting = Waiting(self.core, self.monitor, keeper)
-        return [self._trainer(trainer, waiting.of(trainer)) for trainer in self.core.trainers.values()]
+        return list(map(self._trainer_view(keeper), self.core.trainers.values()))
 
-    def _trainer(self, trainer: Trainer, waits: str) -> TrainerStatus:
+    def _trainer_view(self, keeper: KeeperStatus) -> Callable[[Trainer], TrainerStatus]:
+        """A function that gives a trainer's status; what it needs of the pool is computed once."""
+        waiting, queue = Waiting(self.core, self.monitor, keeper), prognoses(self.core, self.monitor)
+        return lambda trainer: self._trainer(trainer, waiting.of(trainer), queue.get(trainer.id))
+
+    def _trainer(self, trainer: Trainer, waits: str, queued: Prognosis | None) -> TrainerStatus:
         core, monitor, launches = self.core, self.monitor, self.launches
         costs, charge_factor = core.costs, core.config.charge_factor
         record = monitor.trainers[trainer.id]
@@ -224,6 +229,9 @@ class PoolView:
             elapsed_s=ran_until_s - (record.submitted_s if record.started_s is None else record.started_s),
             left_s=goal.left_s(trainer.epoch, trainer.step, trainer.samples, rate),
             waits=waits,
+            prognosis=queued.sentence() if queued else "",
+            place=queued.place if queued else None,
+            expected_start_s=queued.at_s(monitor.now_s) if queued else None,
             **asdict(trainer.counts),
             redone_steps=record.redone_steps,
             longest_stall_s=record.longest_stall_s,

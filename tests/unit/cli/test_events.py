@@ -70,8 +70,8 @@ def test_a_plan_that_a_newer_problem_superseded_is_not_missed(
     writing: Writing, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     writing.put(TrainerSubmitted(TrainerSpec(TrainerId("cnn"))))
-    writing.put(PlanFailed(PlanId(1), "superseded by plan 2"))
-    writing.put(PlanFailed(PlanId(2), "no answer within 10 s"))
+    writing.put(PlanFailed(PlanId(2), "superseded by plan 3"))
+    writing.put(PlanFailed(PlanId(3), "no answer within 10 s"))
     writing.writer.close()
     assert run(["events", "--run-dir", str(tmp_path)]) == 0
     plans = [line[21:] for line in capsys.readouterr().out.splitlines() if "plan" in line]
