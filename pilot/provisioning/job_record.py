@@ -13,13 +13,17 @@ YIELD_POLLS = 2
 """A job that preempts ours has the nodes at most this many polls after ours ended."""
 
 SOON_POLLS = 2
-"""The end of a wall time is announced this many polls before the grace period begins, because an answer may be late."""
+"""The end of a wall time is announced this many polls before the grace period begins, because an answer may be late.
+A queued job is counted on from this many polls before the time that it waits for."""
 
 STARTING_S = 600.0
 """How long a job may run before its agent joins (prologue, cold file system), or after its lease ended."""
 
 STEADY_S = 60.0
 """A pilot that was in the pool for this long works; one that ends by itself sooner counts as a failure."""
+
+HELD_S = 60.0
+"""A queued job that was held for this long is no longer counted on."""
 
 CLOSE_S = 60.0
 """Schedulers check wall times about once a minute."""
@@ -51,6 +55,7 @@ class JobRecord:
     #: the scheduler reports it as over, or no longer knows it, but nobody else has confirmed that
     doubtful: bool = False
     suspended: bool = False  #: whether it has been suspended since its last restart
+    held_s: float | None = None  #: since when the scheduler has shown it as held; None: it is not
     view: JobView | None = None
     reported_end_s: float | None = None  #: the end that was reported to the pool
     cancelling: Retry = field(default_factory=Retry)
@@ -65,6 +70,14 @@ class JobRecord:
         gone = self.cancelled_s is not None or self.doubtful or self.phase is JobPhase.SUSPENDED
         ends = WALLTIME_CAUSE in self.cause or (bool(self.cause) and self._is_fresh(now_s, site))
         return gone or ends or self.preempted or self.dead(now_s, site)
+
+    def held(self, now_s: float, unix_s: float, site: Site) -> bool:
+        """Whether the job is queued, but will not start soon, for a reason of its own."""
+        if self.held_s is None or self.view is None:
+            return False
+        if self.view.start_s is None:
+            return now_s - self.held_s >= HELD_S
+        return self.view.start_s - unix_s >= SOON_POLLS * site.poll_s
 
     def yields(self, now_s: float, site: Site) -> bool:
         """Whether another user's job is taking the job's nodes, and does not seem to have them yet."""

@@ -112,8 +112,8 @@ class Keeper:
         self.book.left(job)
 
     def staying(self) -> list[str]:
-        """Our running and queued jobs that are not leaving."""
-        return [job.job for job in self.book.scaling_jobs(self._clock()) if not job.leaving]
+        """Our running and queued jobs that are neither leaving nor held."""
+        return [job.job for job in self.book.scaling_jobs(self._clock()) if not job.leaving and not job.held]
 
     def status(self) -> KeeperStatus:
         """The keeper's status, for users."""

@@ -20,6 +20,9 @@ from pilot.site.site import Site
 PREEMPTS = "the scheduler preempts it"
 ENDS = f"its {WALLTIME_CAUSE} ends"
 
+REASONS_SHOWN = 3
+"""Schedulers may word a reason differently for each job."""
+
 ABSENT_POLLS = 2
 """A job that is missing from this many answers in a row has ended."""
 
@@ -163,9 +166,12 @@ class PilotJobs:
         return [r.job for r in records if r.absent >= ABSENT_POLLS or r.phase is JobPhase.OVER]
 
     def waits_for(self) -> str:
-        """Why most of the pending jobs are waiting, according to the scheduler; "" if that is not known."""
-        reasons = Counter(r.view.detail for r in self._pending() if r.view)
-        return reasons.most_common(1)[0][0] if reasons else ""
+        """Why the pending jobs are waiting, according to the scheduler: the commonest reasons, and how many jobs have
+        each; "" if that is not known."""
+        reasons = Counter(r.view.detail for r in self._pending() if r.view).most_common()
+        others = sum(count for _, count in reasons[REASONS_SHOWN:])
+        shown = [f"{count} × {reason}" for reason, count in reasons[:REASONS_SHOWN]]
+        return "; ".join([*shown, f"{others} for other reasons"] if others else shown)
 
     def waited_s(self, now_s: float) -> float | None:
         """How long the first of the pending jobs has been waiting; None if there is none."""
@@ -183,7 +189,10 @@ class PilotJobs:
     def scaling_jobs(self, now_s: float, spare: Collection[str] = ()) -> list[ScalingJob]:
         """The jobs as needed for a decision, with those that are ``spare``."""
         return [
-            ScalingJob(r.job, r.phase, r.submitted_s, r.walltime_s, r.leaving(now_s, self.site), r.job in spare)
+            ScalingJob(
+                *(r.job, r.phase, r.submitted_s, r.walltime_s, r.leaving(now_s, self.site), r.job in spare),
+                held=r.held(now_s, now_s + self.unix_ahead_s, self.site),
+            )
             for r in self.jobs.values()
         ]
 
@@ -247,6 +256,7 @@ class PilotJobs:
         if view.phase is JobPhase.OVER:
             return self._over(now_s, record)
         record.doubtful = False
+        record.held_s = (now_s if record.held_s is None else record.held_s) if view.held else None
         if view.phase is JobPhase.RUNNING:
             return self._announced(now_s, record, view) or self._end_known(record)
         if view.phase is JobPhase.SUSPENDED:

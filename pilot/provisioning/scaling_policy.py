@@ -2,7 +2,8 @@
 
 ==============  =======================================================================================
 wanted          the nodes that a plan would use if it could, from the coordinator
-living          jobs that are pending or running and were given no notice; a leaving one is replaced
+living          jobs that are pending or running and were given no notice; a leaving one is replaced, and so
+                is a held one
 room            the site's cap less all our jobs and, where it is shared, others' jobs
 bound           whatever the scheduler answers: never more than twice the jobs that are wanted,
                 and ``BOUND_SLACK``, may live at once. A job counts until it is known to be over
@@ -39,7 +40,7 @@ class ScalingJob:
     """One of our jobs, as far as it matters for scaling.
 
     ``leaving``: it no longer counts (it was given notice, is cancelled, suspended or dead, or its state is unknown).
-    ``spare``: it is running, but not needed.
+    ``spare``: it is running, but not needed. ``held``: it is queued, but will not start soon, for a reason of its own.
     """
 
     job: str
@@ -48,6 +49,7 @@ class ScalingJob:
     walltime_s: float
     leaving: bool = False
     spare: bool = False
+    held: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,7 @@ class ShortJobs:
 
 def decide(site: Site, now: PoolDemand) -> Scaling:
     """Decide what to submit and to cancel now."""
-    living = [job for job in now.jobs if not job.leaving]
+    living = [job for job in now.jobs if not job.leaving and not job.held]
     missing = _jobs_wanted(site, now) - len(living)
     if missing < 0:
         return Scaling(cancel=_least_missed(living, -missing))

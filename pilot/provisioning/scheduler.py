@@ -53,10 +53,11 @@ class JobEnd(StrEnum):
 class JobView:
     """A job as the scheduler shows it now. Times are Unix times; None: not known.
 
-    ``start_s`` of a queued job is when the scheduler expects it to start. ``preempt_s`` is set once the scheduler has
-    decided to preempt it; ``end_s`` is when it will be killed at the latest, ``planned_s`` when another user's job is
-    planned to start on one of its nodes; ``ending`` is None unless it is over; ``restart`` counts requeues; ``detail``
-    is the scheduler's own wording.
+    ``start_s`` of a queued job is when the scheduler expects it to start. One that is ``held`` does not start before,
+    or if ``start_s`` is None, before somebody releases it; another job would not wait for that. ``preempt_s`` is set
+    once the scheduler has decided to preempt it; ``end_s`` is when it will be killed at the latest, ``planned_s`` when
+    another user's job is planned to start on one of its nodes; ``ending`` is None unless it is over; ``restart`` counts
+    requeues; ``detail`` is the scheduler's own wording.
     """
 
     job: str
@@ -71,6 +72,7 @@ class JobView:
     walltime_s: float | None = None
     nodes: str = ""
     detail: str = ""
+    held: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,7 +140,8 @@ def _view(job: str, of: Attributes) -> JobView:
     phase = _STATES.phase(state)
     runs = _integer(of.get("run_count")) or 0
     asked_s = walltime_s(of.get("Resource_List.walltime", ""))
-    start_s = _time_s(of.get("estimated.start_time" if phase is JobPhase.PENDING else "stime", ""))
+    planned = "Execution_Time" if state == "W" else "estimated.start_time"
+    start_s = _time_s(of.get(planned if phase is JobPhase.PENDING else "stime", ""))
     over = phase is JobPhase.OVER
     return JobView(
         job,
@@ -153,6 +154,7 @@ def _view(job: str, of: Attributes) -> JobView:
         end_s=_end_s(of, start_s, asked_s, over=over),
         walltime_s=asked_s,
         nodes=of.get("exec_host", ""),
+        held=state in ("H", "W"),
         detail=": ".join(part for part in (_state(state, of.get("Exit_status")), comment) if part),
     )
 

@@ -41,6 +41,9 @@ _ENDINGS = {
     "FAILED": JobEnd.FAILED,
     "OUT_OF_MEMORY": JobEnd.FAILED,
 }
+_HELD = re.compile(r"Held|JobHold|(?<![a-z])held|_HOLD|SPECIAL_EXIT|Dependency")
+"""Found in states and reasons that concern one job only: JobHeldAdmin, ``launch failed requeued held``."""
+
 _STATES = States(
     pending={"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"},
     suspended={"SUSPENDED", "STOPPED"},
@@ -226,18 +229,20 @@ def _view(row: Row) -> JobView:
     # sacct may add whose cancellation it was; Slurm writes None for no reason.
     state, reason = row["State"].partition(" ")[0], row.get("Reason", "")
     phase = _STATES.phase(state)
+    held = phase is JobPhase.PENDING and _HELD.search(f"{state} {reason}") is not None
     return JobView(
         row["JobID"],
         phase,
         ending=_ENDINGS.get(state, JobEnd.GONE) if phase is JobPhase.OVER else None,
         name=row.get("Name", ""),
         restart=int(restarts) if (restarts := row.get("RestartCnt", "")).isdecimal() else 0,
-        start_s=_time_s(row.get("StartTime", "")),
+        start_s=None if held else _time_s(row.get("StartTime", "")),
         end_s=_time_s(row.get("EndTime", "")),
         preempt_s=_time_s(row.get("PreemptTime", "")),
         walltime_s=limit_s(row.get("TimeLimit", "UNLIMITED")),
         nodes=row["NodeList"],
         detail=row["State"] if reason in ("", "None") else f"{state}, {reason}",
+        held=held or (phase is JobPhase.PENDING and reason == "BeginTime"),
     )
 
 

@@ -12,6 +12,7 @@ By hand, as root::
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -342,8 +343,9 @@ def _path() -> str:
 
 
 def _free_ports(count: int) -> int:
-    """First of ``count`` consecutive free TCP ports, below the kernel's ephemeral range."""
-    for first in range(20000 + os.getpid() % 500 * 20, 32000, count):
+    """First of ``count`` consecutive free TCP ports, below the kernel's ephemeral range; labs that start at the same
+    time, even with the same process id, get different ones."""
+    for first in range(20000 + secrets.randbelow(500) * 20, 32000, count):
         if all(_is_free(port) for port in range(first, first + count)):
             return first
     raise RuntimeError("no free ports for the lab")

@@ -77,7 +77,7 @@ def test_a_preemption_that_only_the_poll_shows(lab: Lab, pool: SlurmPool) -> Non
 def test_a_requeued_job_comes_back_as_a_new_life_of_it(lab: Lab, pool: SlurmPool) -> None:
     name = training(pool, 2, partition="requeue", requeue=True, notice_signal=None)
     job = pool.job_on(lab.nodes[0])
-    high_priority(lab, "-w", lab.nodes[0], run_s=100)
+    high_priority(lab, "-w", lab.nodes[0], run_s=150)  # longer than the job waits for its BeginTime
     pool.trains(name, 1)
     wait_for(lambda: "Restarts=1" in lab.run("scontrol", "show", "job", job), "it is requeued", limit_s=60)
     wait_for(lambda: lab.state(job) == "RUNNING", "it runs again", limit_s=240)

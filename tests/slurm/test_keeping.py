@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pilot.provisioning import job_record
 from pilot.provisioning.keeper import Keeper, pool_name
 from pilot.provisioning.retry import Troubled
 from pilot.provisioning.scheduler import JobEnd
@@ -94,6 +95,25 @@ async def test_pending_jobs_go_before_running_ones(keeper: Keeper, crew: Crew) -
     keeper.want(6, spare=list(keeper.book.jobs))
     await crew.until(lambda: crew.endings() == [JobEnd.CANCELLED] * 2, "two are cancelled")
     assert keeper.status().running == 6
+
+
+@pytest.mark.parametrize("lab", [LabConfig(nodes=4)], indirect=True)
+@with_crew(POLITE, SITE.replace(requeue=True))
+async def test_pilots_that_are_held_or_wait_for_their_own_time_are_replaced(
+    keeper: Keeper, crew: Crew, lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_record, "HELD_S", 10.0)
+    keeper.want(2)
+    await crew.until_running(2)
+    first, second = keeper.book.jobs
+    lab.run("scontrol", "requeue", first)
+    await crew.until(lambda: keeper.status().waits_for == "1 × PENDING, BeginTime", "it waits for its time")
+    await crew.until(lambda: keeper.status().running == 2, "another one runs meanwhile")
+    lab.run("scontrol", "requeuehold", second)
+    await crew.until(lambda: "1 × PENDING, job requeued in held state" in keeper.status().waits_for, "it is held")
+    await crew.until(lambda: keeper.status().running == 2, "another one runs meanwhile")
+    assert {first, second} <= keeper.book.jobs.keys()
+    assert crew.endings() == []
 
 
 @pytest.mark.parametrize("lab", [TWO_NODES], indirect=True)

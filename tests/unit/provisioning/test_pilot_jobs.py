@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pilot.provisioning.job_record import STARTING_S, STEADY_S
+from pilot.provisioning.job_record import HELD_S, SOON_POLLS, STARTING_S, STEADY_S
 from pilot.provisioning.pilot_jobs import (
     ENDS,
     EndKnown,
@@ -346,6 +346,34 @@ def test_pilots_work_once_one_that_came_since_the_last_failure_has_stayed() -> N
     assert not book.works(10 + STEADY_S - 1, after_s=0)
     assert book.works(10 + STEADY_S, after_s=0)
     assert not book.works(10 + STEADY_S, after_s=20)
+
+
+def held(book: PilotJobs, now_s: float) -> list[str]:
+    return [job.job for job in book.scaling_jobs(now_s) if job.held]
+
+
+def test_a_held_job_is_not_counted_on_after_a_while_and_one_that_waits_for_its_time_not_until_shortly_before() -> None:
+    book = book_with("1", "2", "3")
+    stopped = JobView("1", JobPhase.PENDING, held=True)
+    later = JobView("2", JobPhase.PENDING, start_s=130, held=True)
+    for now_s in (10, 10 + HELD_S - 1):
+        book.update(now_s, now_s, shown(stopped, later, view("3", JobPhase.PENDING, start_s=5000)))
+        assert held(book, now_s) == ["2"]
+    assert held(book, 10 + HELD_S) == ["1", "2"]
+    assert held(book, 130 - SOON_POLLS * SITE.poll_s + 1) == ["1"]
+    book.update(80, 80, shown(view("1", JobPhase.PENDING)))
+    book.update(82, 82, shown(stopped))
+    assert held(book, 83) == ["2"], "the first was released in between"
+
+
+def test_the_commonest_reasons_are_counted() -> None:
+    book = book_with(*"123456")
+    reasons = ["Resources", "Resources", "JobHeldUser", "a", "b", ""]
+    views = [JobView(str(n), JobPhase.PENDING, detail=reason) for n, reason in enumerate(reasons, 1)]
+    book.update(1, 1, shown(*views[:3]))
+    assert book.waits_for() == "2 × Resources; 1 × JobHeldUser"
+    book.update(2, 2, shown(*views))
+    assert book.waits_for() == "2 × Resources; 1 × JobHeldUser; 1 × a; 2 for other reasons"
 
 
 def test_how_long_pending_jobs_have_waited_and_when_the_first_is_expected_to_start() -> None:

@@ -208,6 +208,19 @@ def test_the_output_of_a_local_job_is_beside_its_exit_status(tmp_path: Path) -> 
     assert queue.poll([job], 0.0).jobs[job].ending is JobEnd.GONE, "it is over, with or without its status"
 
 
+def test_a_local_pilot_is_no_rank_and_no_job_of_what_its_coordinator_runs_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SLURM_JOB_ID", "SLURM_CPU_BIND", "PMI_RANK", "PBS_JOBID", "SLURM_CONF"):
+        monkeypatch.setenv(name, "7")
+    provider = of(LOCAL, tmp_path)
+    provider.prepare()
+    output = provider.output_of(provider.submit("bash -c 'set | grep -E ^[A-Z]+_[A-Z_]+=7$ >&2; echo end >&2'", "x"))
+    assert output is not None
+    _until(lambda: _text(output).endswith("end\n"))
+    assert output.read_text() == "SLURM_CONF=7\nend\n"
+
+
 def test_jobs_are_forgotten_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(provider_module, "OUTPUTS_KEPT", 2)
     made: list[Any] = []

@@ -37,6 +37,13 @@ def running(*jobs: str, spare: bool = False, leaving: bool = False) -> list[Scal
     return [ScalingJob(job, JobPhase.RUNNING, 0, FULL_S, leaving, spare) for job in jobs]
 
 
+def test_a_held_job_is_replaced_and_the_newest_queued_one_goes_when_it_is_released() -> None:
+    jobs = [ScalingJob("held", JobPhase.PENDING, 0, FULL_S, held=True), *running("a")]
+    assert decide(SITE, situation(10, 2, jobs, {})) == Scaling((FULL_S,))
+    jobs = [*pending("released"), *running("a"), *pending("newer", since_s=5)]
+    assert decide(SITE, situation(10, 2, jobs, {})) == Scaling(cancel=("newer",))
+
+
 def situation(now_s: float, wanted: int, jobs: Sequence[ScalingJob], known: Mapping[str, Any]) -> PoolDemand:
     queue = {name: value for name, value in known.items() if name in QueueSnapshot.__dataclass_fields__}
     rest = {name: value for name, value in known.items() if name not in queue}

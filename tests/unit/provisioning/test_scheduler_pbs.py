@@ -117,6 +117,7 @@ def test_times_and_the_reason_of_a_wait_are_read() -> None:
     assert (view.walltime_s, view.end_s) == (3600, (view.start_s or 0.0) + 3600)
     details = [jobs[ID[name]].detail for name in ("held", "queue_stopped")]
     assert details == ["held", "Q: Not Running: Queue not started."]
+    assert [view.held for view in jobs.values()] == [False, True, False]
     (waits,) = _parsed("Job Id: 7.pbs|job_state=Q|estimated.start_time=Fri Nov 20 02:10:00 2026|Job_Name=x\n")
     assert _view("7.pbs", waits).start_s == time.mktime((2026, 11, 20, 2, 10, 0, 0, 0, -1))
 

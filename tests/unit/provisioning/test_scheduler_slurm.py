@@ -85,6 +85,20 @@ def test_planned_nodes_and_their_window() -> None:
     assert queue(recorded(sinfo="n1 idle\n")).poll([], NOW_S).window_s is None
 
 
+@pytest.mark.parametrize(
+    ("reason", "held"),
+    [
+        *((reason, True) for reason in ("JobHeldAdmin", "JobHeldUser", "JobHoldMaxRequeue", "BeginTime", "Dependency")),
+        *((reason, True) for reason in ("launch failed requeued held", "job_requeued_in_held_state")),
+        *((reason, False) for reason in ("Resources", "Priority", "QOSUsageThreshold", "PartitionDown", "None")),
+    ],
+)
+def test_which_reasons_hold_one_job_only(reason: str, held: bool) -> None:
+    run = recorded(squeue=lambda command: squeue(command).replace("BeginTime", reason))
+    views = queue(run).poll([], NOW_S).jobs
+    assert {job for job, view in views.items() if view.held} == ({"18"} if held else set())
+
+
 def reservation(name: str, minutes: float, nodes: str, flags: str = "SPEC_NODES", users: str = "eve") -> str:
     """A line of ``scontrol show reservation -o``."""
     start = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(NOW_S + 60 * minutes))
