@@ -1,6 +1,6 @@
 """Hyperparameter search on scikit-learn's digits: each trial is this script with its own parameters.
 
-    pilot study run examples/hpo_digits.py --name digits --trials 12 --metric accuracy:max --rungs 2,6 \
+    pilot study run examples/hpo_digits.py --name digits --trials 12 --metric accuracy:max \
         --param lr=log:1e-3:1 --param width=choice:16,32,64 --param dropout=float:0:0.5
 
 The script knows nothing of the study: its parameters are options, and it reports its metric after each epoch.

@@ -248,5 +248,9 @@ TRAINER_CHANGES = (
     PhaseChange(Phase.SHELVED, Phase.CLOSING, (e.TrainerCancelled,)),
     PhaseChange(Phase.SHELVED, Phase.CANCELLED, (e.TrainerCancelled,)),
     PhaseChange(Phase.SHELVED, Phase.FAILED, (e.WorkerExited,)),
+    PhaseChange(Phase.PAUSED, Phase.COMPLETE, (e.CheckpointWritten, e.WorkerExited, e.PoolChanged)),
+    PhaseChange(Phase.RUNNING, Phase.COMPLETE, (e.WorkerExited, e.PoolChanged)),
+    PhaseChange(Phase.COMPLETE, Phase.CLOSING, (e.TrainerCancelled,)),
+    PhaseChange(Phase.COMPLETE, Phase.CANCELLED, (e.TrainerCancelled,)),
 )
 """From before an event to after it: a trainer that has no worker left when it ends is never seen closing."""

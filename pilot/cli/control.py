@@ -127,7 +127,7 @@ def pilots_of(given: str) -> int | None:
 @answers
 def wait(root: Path, trainers: tuple[str, ...], limit_s: float | None) -> tuple[Any, ...]:
     """Wait until TRAINERS have ended (default: all that have not ended and are not held). A trial of a study has ended
-    when it is shelved. Exit status 1 if one of them did not finish, 2 if there is none of one of these names.
+    when it is shelved or complete. Exit status 1 if one of them did not finish, 2 if one of these names is unknown.
 
     \b
     Example:
@@ -140,7 +140,7 @@ def wait(root: Path, trainers: tuple[str, ...], limit_s: float | None) -> tuple[
         listed = pool_at(root).trainers().trainers
         trainers = tuple(t.trainer for t in listed if t.phase not in AT_REST and not t.held)
     answer = wait_for(root, trainers, limit_s) if trainers else Phases(trainers={})
-    finished = all(phase in (Phase.FINISHED, Phase.SHELVED) for phase in answer.trainers.values())
+    finished = all(phase in (Phase.FINISHED, Phase.SHELVED, Phase.COMPLETE) for phase in answer.trainers.values())
     return answer, lambda: _show_ends(root, answer, unknown), unknown or (0 if finished else 1)
 
 

@@ -23,6 +23,7 @@ PHASE_STYLE = {
     Phase.RUNNING: "green",
     Phase.FAILED: "bold red",
     Phase.FINISHED: "cyan",
+    Phase.COMPLETE: "cyan",
     Phase.PAUSED: "yellow",
     Phase.STARTING: "yellow",
 }

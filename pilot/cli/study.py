@@ -13,11 +13,24 @@ from pilot.cli.study_output import best_text, export, report, show_trials, study
 from pilot.client.launching import launch, with_code
 from pilot.client.pools import any_pool_at, find_run_dir, pool_at
 from pilot.core.errors import UserError
+from pilot.core.study.study import TO_END
 from pilot.host.files import read_regular
-from pilot.submission.study_definition import KINDS, Range, Sampler, StudyDefinition, check_name
+from pilot.submission.study_definition import KINDS, Range, Sampler, StudyDefinition, check_name, default_rungs
 from pilot.submission.submission import LaunchSpec
 
 MOST_SPACE_BYTES = 1 << 20
+
+
+class Rungs(options.Sizes):
+    """Increasing numbers of reports separated by commas, perhaps followed by the end of the script."""
+
+    name = "rungs"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        earlier, between, last = str(value).rpartition(",")
+        if last != "end":
+            return super().convert(value, param, ctx)
+        return (*(super().convert(earlier, param, ctx) if between else ()), TO_END)
 
 
 @click.group("study")
@@ -54,7 +67,11 @@ def _space_options(function: Any) -> Any:
     "--metric", required=True, metavar="NAME:max|min", help="The metric to optimise, as the script reports it."
 )
 @click.option(
-    "--rungs", type=options.Sizes(), default="1", metavar="N,N,...", help="Compare trials after N reports of it."
+    "--rungs",
+    type=Rungs(),
+    metavar="N,...,end",
+    help="Compare trials after N reports of it, and when the script ends.  [default: 1,3,9,...,end, until one trial is"
+    " left]",
 )
 @click.option(
     "--sampler",
@@ -85,6 +102,8 @@ def run(
     given: tuple[str, ...],
     space: Path | None,
     metric: str,
+    trials: int,
+    rungs: tuple[int, ...] | None,
     sampler: str,
     deadline: float | None,
     python: str,
@@ -97,18 +116,21 @@ def run(
     --NAME=VALUE, after ARGUMENTS. Put -- before ARGUMENTS that begin with a dash.
 
     A trial trains until the first rung: until it has reported the metric that many times. The best trials are then
-    promoted and train to the next rung. The others are shelved: they write a checkpoint and free their nodes, and
-    continue from it if they are promoted later.
+    promoted and train to the next rung; the last one may be the end of the script. The others are shelved: they write
+    a checkpoint and free their nodes, and continue from it if they are promoted later.
 
     \b
-    Example:
+    Examples:
       pilot study run train.py --name s1 --param lr=log:1e-4:1e-1 --param width=choice:64,128 \\
-          --trials 64 --metric val_accuracy:max --rungs 1,3,9
+          --trials 64 --metric val_accuracy:max
+      pilot study run train.py --name s2 --param lr=log:1e-4:1e-1 --trials 9 --metric loss:min --rungs 5,20
     """
     launched = launch(script, list(arguments), python, named)
     launched = launched if live else with_code(launched)[0]
     definition = StudyDefinition(
         launch=launched,
+        trials=trials,
+        rungs=rungs or default_rungs(trials),
         deadline_s=None if deadline is None else 3600 * deadline,
         sampler=Sampler(sampler),
         **_metric(metric),

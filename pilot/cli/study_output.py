@@ -13,6 +13,8 @@ from pilot.cli.asking import in_any_pool
 from pilot.cli.options import need, page_option, study_argument, to_json
 from pilot.cli.show import print_table, write_page
 from pilot.client.pools import any_pool_at
+from pilot.core.study.study import TO_END
+from pilot.core.trainer.trainer import Phase
 from pilot.history.study_page import study_page, trial_table
 from pilot.history.words import counted, duration
 from pilot.protocol.requests import StudyStatus, TrialList, TrialStatus
@@ -33,12 +35,10 @@ def study_lines(study: StudyStatus) -> list[str]:
     started = f"{counted(study.asked, 'trial')} started ({trials_words(None)})"
     if study.trials is not None:
         started = f"{study.asked} of {counted(study.trials, 'trial')} started"
-    *earlier, last = study.rungs
-    compared = ", ".join([*map(str, earlier), counted(last, "report")])
     lines = [
         f"study {study.study} ({study.sampler}) is {study.state}{f': {study.reason}' if study.reason else ''}",
         f"  {started}{': ' if states else ''}{states}",
-        f"  {'max' if study.maximise else 'min'}imise {study.metric}; compared after {compared}",
+        f"  {'max' if study.maximise else 'min'}imise {study.metric}; compared {_rungs(study.rungs)}",
     ]
     if study.deadline_left_s is not None:
         lines.append(f"  {duration(study.deadline_left_s)} until the deadline")
@@ -61,13 +61,21 @@ def best_text(study: StudyStatus, best: TrialStatus) -> str:
     """The best trial, and commands that use it."""
     given = [argument(name, value) for name, value in best.parameters.items()]
     command = shlex.join(["pilot", "submit", "--from", best.trainer, study.script, *study.arguments, *given])
-    reports = counted(study.rungs[len(best.values) - 1], "report")
+    rung = study.rungs[len(best.values) - 1]
+    reports = counted(best.reports if rung == TO_END else rung, "report")
     return (
         f"{best.trainer}: {study.metric} {_value(best)} after {reports}\n"
         f"  {_parameters(best)}\n"
-        f"train it further: {command}\n"
+        f"train it further{', with more epochs' if best.phase == Phase.FINISHED else ''}: {command}\n"
         f"export its model: pilot checkpoint export {best.trainer} model.pt --only model"
     )
+
+
+def _rungs(rungs: list[int]) -> str:
+    """When trials are compared."""
+    counts = [rung for rung in rungs if rung != TO_END]
+    words = [f"after {', '.join([*map(str, counts[:-1]), counted(counts[-1], 'report')])}"] if counts else []
+    return " and ".join([*words, "when the script ends"] if TO_END in rungs else words)
 
 
 def _parameters(trial: TrialStatus) -> str:

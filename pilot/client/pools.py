@@ -25,7 +25,7 @@ Answer = TypeVar("Answer")
 ENDED = frozenset(Phase(outcome) for outcome in Outcome)
 """The phases of a trainer that has ended."""
 
-AT_REST = ENDED | {Phase.SHELVED}
+AT_REST = ENDED | {Phase.SHELVED, Phase.COMPLETE}
 """The phases that a trainer does not leave by itself; a shelved trial depends on its study."""
 
 BACK_S = 60.0

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pilot.core.pool.evidence import headline
+from pilot.core.study.study import TO_END
 from pilot.history.figures import SIZE, label, svg
 from pilot.history.pages import page, paragraph, table
 from pilot.history.words import counted
@@ -40,7 +41,7 @@ def study_page(
 def trial_table(trials: TrialList) -> tuple[list[str], list[list[object]]]:
     """The columns and rows of the trials, with their parameters and values."""
     names = list(dict.fromkeys(name for trial in trials.trials for name in trial.parameters))
-    rungs = [f"{trials.study.metric}_{reports}" for reports in trials.study.rungs]
+    rungs = [f"{trials.study.metric}_{'end' if rung == TO_END else rung}" for rung in trials.study.rungs]
     rows: list[list[object]] = []
     for trial in trials.trials:
         given = [trial.parameters.get(name, "") for name in names]
@@ -54,7 +55,8 @@ def _values(axes: Axes, study: StudyStatus, trials: Sequence[TrialStatus]) -> No
     for rung, reports in enumerate(study.rungs):
         there = [(t.number, t.values[rung]) for t in trials if len(t.values) > rung and t.values[rung] is not None]
         if there:
-            axes.plot(*zip(*there, strict=True), "o", markersize=4, label=f"after {counted(reports, 'report')}")
+            when = "at the end" if reports == TO_END else f"after {counted(reports, 'report')}"
+            axes.plot(*zip(*there, strict=True), "o", markersize=4, label=when)
     axes.set(xlabel="trial", ylabel=label(study.metric))
     axes.legend()
 

@@ -205,7 +205,8 @@ class TrialStatus(Answer, frozen=True):
 
     number: int  #: its number in the study, from 0
     trainer: str  #: its name as a trainer
-    state: str  #: waiting (for its parameters), training, shelved, complete, failed, or ended
+    #: `waiting` for its parameters, `failed` (also without a report), `removed`, or otherwise its trainer's phase
+    state: str
     phase: str | None  #: its trainer's phase, as in `pilot ls`; null while it waits, and after the trainer was removed
     nodes: int  #: number of nodes on which it trains now
     parameters: dict[str, str | int | float | bool]  #: by name
@@ -224,7 +225,7 @@ class StudyStatus(Answer, frozen=True):
     reason: str  #: why it stopped
     metric: str  #: the metric that it optimises
     maximise: bool  #: whether a larger metric is better
-    rungs: list[int]  #: numbers of reports after which trials are compared
+    rungs: list[int]  #: numbers of reports after which trials are compared; 1000000: the end of the script
     sampler: str  #: name of the sampler
     trials: int | None  #: total number of trials; null: all of the search space
     asked: int  #: number of trials so far

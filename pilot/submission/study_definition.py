@@ -7,13 +7,14 @@ import re
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import count, takewhile
 from typing import Annotated
 
 import msgspec
 
 from pilot.core.errors import UserError
 from pilot.core.ids import StudyId, TrainerId, TrainerUid
-from pilot.core.study.study import TRIALS_MAX, Parameters, StudySpec
+from pilot.core.study.study import STEP, TO_END, TRIALS_MAX, Parameters, StudySpec
 from pilot.core.trainer.spec import Checking, TrainerSpec
 from pilot.submission.submission import LaunchSpec
 
@@ -128,6 +129,11 @@ class Asked:
     error: str = ""
     again: bool = False
     exhausted: bool = False
+
+
+def default_rungs(trials: int) -> tuple[int, ...]:
+    """Return rungs by which ``trials`` are thinned out until one is left, which trains to the end of its script."""
+    return (*takewhile(lambda rung: rung <= trials, (STEP**power for power in count())), TO_END)
 
 
 def argument(name: str, value: object) -> str:

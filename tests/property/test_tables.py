@@ -60,6 +60,10 @@ RARE = {
         (Phase.SHELVED, Phase.RUNNING, "GroupFormed"),
         (Phase.SHELVED, Phase.CLOSING, "TrainerCancelled"),
         (Phase.SHELVED, Phase.FAILED, "WorkerExited"),
+        (Phase.PAUSED, Phase.COMPLETE, "PoolChanged WorkerExited"),
+        (Phase.RUNNING, Phase.COMPLETE, "PoolChanged WorkerExited"),
+        (Phase.COMPLETE, Phase.CLOSING, "TrainerCancelled"),
+        (Phase.COMPLETE, Phase.CANCELLED, "TrainerCancelled"),
     )
     for cause in causes.split()
 }

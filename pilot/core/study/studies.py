@@ -249,7 +249,7 @@ class Studies:
         if trial.reported_s is not None and trainer.group is not None:
             took_s = (now_s - trial.reported_s) / (number - trial.reports)
             study.report_s = [*study.report_s, took_s * _speedup(trainer, len(trainer.group.members))][-LATEST:]
-        trial.reports, trial.reported_s = number, now_s
+        trial.reports, trial.last, trial.reported_s = number, value, now_s
         come_to = bisect_right(study.spec.rungs, number)
         new = range(len(trial.values), come_to)
         trial.values += [value for _ in new]
@@ -262,12 +262,15 @@ class Studies:
         study, trial = self._trials.get(command.trainer, (None, None))
         if study is None or trial is None or trial.ended:
             return Followed()
-        unheard = command.outcome is Outcome.FINISHED and not trial.values
-        lacks = study.lacks(trial) if command.outcome is Outcome.FINISHED else ""
+        finished = command.outcome is Outcome.FINISHED
+        if finished and study.spec.to_end and trial.reports:
+            trial.values += [trial.last] * (len(study.spec.rungs) - len(trial.values))
+        unheard = finished and not trial.values
+        lacks = study.lacks(trial) if finished else ""
         trial.ended = f"ended {lacks}" if lacks else command.reason or command.outcome.value
         trial.failed = command.outcome is Outcome.FAILED or unheard
         study.failures += trial.failed
-        out = [] if trial.told else self._tell(study, trial, None)
+        out = [] if trial.told else self._tell(study, trial, trial.values[0] if trial.values else None)
         why = self._given_up(study, trial.ended if unheard else "", command)
         followed = self._stop(study, why) if why else self._advance(study, [], f"trial {command.trainer} ended")
         followed.commands = [*out, *followed.commands]
@@ -322,7 +325,7 @@ class Studies:
             shelved = "" if trial.trains and not study.stopped else study.stopped or self._shelved_at(study, trial)
             if trainer is None or trial.ended or bool(trainer.shelved) == bool(shelved):
                 continue
-            trainer.shelved, followed.replan = shelved, why
+            trainer.shelved, trainer.complete, followed.replan = shelved, study.complete(trial), why
             if shelved:
                 followed.shelved.append(trainer)
         return followed

@@ -25,7 +25,11 @@ ASKS_ALLOWED = 3
 """How often the sampler is asked for one trial before the study stops."""
 
 TRIALS_MAX = 100_000
-REPORTS_MAX = 1_000_000
+TO_END = 1_000_000
+"""A rung of this many reports is the end of the script: a trial reaches it when its script ends."""
+STEP = 3
+"""As long as it is unknown, the end of a script is assumed to be at this many times the reports of the rung before."""
+
 LATEST = 20
 """The time per report is the median of this many."""
 
@@ -50,10 +54,20 @@ class StudySpec:
     def __post_init__(self) -> None:
         if not self.rungs or any(a >= b for a, b in zip((0, *self.rungs), self.rungs, strict=False)):
             raise UserError(f"rungs must increase, from 1 up: {', '.join(map(str, self.rungs)) or 'none are given'}")
-        if self.rungs[-1] > REPORTS_MAX:
-            raise UserError(f"a rung is at most {REPORTS_MAX} reports, got {self.rungs[-1]}")
+        if self.rungs[-1] > TO_END:
+            raise UserError(f"a rung is at most {TO_END} reports, got {self.rungs[-1]}")
         if not 1 <= self.trials <= TRIALS_MAX:
             raise UserError(f"a study has between 1 and {TRIALS_MAX} trials, got {self.trials}")
+
+    @property
+    def to_end(self) -> bool:
+        """Whether the last rung is the end of the script."""
+        return self.rungs[-1] == TO_END
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """The rungs, with a guess of the end of the script."""
+        return (*self.rungs[:-1], STEP * self.rungs[-2] if self.rungs[1:] else 1) if self.to_end else self.rungs
 
     def trainer(self, number: int) -> TrainerId:
         """The id of trial ``number`` as a trainer."""
@@ -79,6 +93,7 @@ class Trial:
     failed: bool = False  #: it ended so that the sampler should know
     asks: int = 1
     reports: int = 0  #: how many were received
+    last: float = math.nan  #: the last of them
     reported_s: float | None = None  #: when the last one was; None: not yet since its group formed
 
     @property
@@ -150,7 +165,7 @@ class Study:
         """The reports that ``trial`` lacks for its rung, in words; "": none."""
         if not trial.trains:
             return ""
-        asked, made = self.spec.rungs[trial.rung], f"after {trial.reports} of" if trial.reports else "without"
+        asked, made = self.spec.lengths[trial.rung], f"after {trial.reports} of" if trial.reports else "without"
         return f"{made} {asked} report{'' if asked == 1 else 's'} of {self.spec.metric}"
 
     def best(self) -> Trial | None:
@@ -184,7 +199,7 @@ def ranked(study: Study, rung: int) -> list[Trial]:
 
 def places(study: Study, rung: int, reached: int) -> int:
     """How many of ``reached`` trials at ``rung`` are promoted to the next one."""
-    rungs = study.spec.rungs
+    rungs = study.spec.lengths
     return max(reached * rungs[rung] // rungs[rung + 1], int(reached > 0 and _closed(study, rung)))
 
 
@@ -245,7 +260,7 @@ def reports_left(study: Study, now_s: float, speedup: float) -> float:
 
 def _reach(study: Study, trial: Trial, left_reports: float) -> int:
     """The highest rung that it can still reach; -1: none."""
-    rungs = enumerate(study.spec.rungs)
+    rungs = enumerate(study.spec.lengths)
     there = [rung for rung, reports in rungs if rung >= trial.rung and reports - trial.reports <= left_reports]
     return there[-1] if there else -1
 
@@ -259,7 +274,7 @@ def _ranks(study: Study, rung: int) -> dict[int, float]:
 
 def _index(study: Study, trial: Trial, last: int, rank: float) -> float:
     """P / E."""
-    rungs, at = study.spec.rungs, trial.rung
+    rungs, at = study.spec.lengths, trial.rung
     work = float(max(1, rungs[at] - trial.reports))
     if at >= last:
         return 1.0 / work

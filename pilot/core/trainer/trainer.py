@@ -76,6 +76,7 @@ class Phase(StrEnum):
     CANCELLED = "cancelled"
     STOPPED = "stopped"
     SHELVED = "shelved"
+    COMPLETE = "complete"
 
 
 @dataclass(slots=True)
@@ -128,6 +129,7 @@ class Trainer:
     evidence: Evidence = field(default_factory=Evidence)
     held: str = ""  #: why it gets no nodes
     shelved: str = ""  #: why it, a trial, gets no nodes until its study promotes it
+    complete: bool = False  #: whether it is shelved because it has reached its study's last rung
     stops: bool = False  #: it ends once it has no nodes
     usage: Usage = field(default_factory=Usage)  #: of its workers
     total_samples: float | None = None  #: of its loop, as last reported
@@ -204,7 +206,9 @@ class Trainer:
             return Phase.PAUSED
         if self.target:
             return Phase.STARTING
-        return Phase.SHELVED if self.shelved else Phase.QUEUED
+        if self.shelved:
+            return Phase.COMPLETE if self.complete else Phase.SHELVED
+        return Phase.QUEUED
 
     @property
     def parked(self) -> bool:

@@ -183,7 +183,7 @@ class Api:
         waited = named if asked.trainers else list(core.trainers.values())
         try:
             async with asyncio.timeout(min(asked.limit_s, requests.LONGEST_WAIT_S)):
-                while any(t.outcome is None and t.phase is not Phase.SHELVED for t in waited):
+                while any(t.outcome is None and t.phase not in (Phase.SHELVED, Phase.COMPLETE) for t in waited):
                     await self._driver.wait_for_change()
         except TimeoutError:
             pass

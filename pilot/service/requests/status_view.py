@@ -268,7 +268,8 @@ def _explained(objective: str, core: Coordinator, monitor: Monitor, name: Traine
     if trainer.stops:
         sentences = [f"{name} stops: {trainer.held}."]
     if trainer.shelved:
-        sentences = [f"{name} is a trial without nodes: {trainer.shelved}. It continues if its study promotes it."]
+        later = "" if trainer.complete else " It continues if its study promotes it."
+        sentences = [f"{name} is a trial without nodes: {trainer.shelved}.{later}"]
     elif trainer.profile.wanted:
         sentences = [*sentences, _profile(trainer)]
     if (stays := trainer.stays_at()) is not None:

@@ -88,7 +88,7 @@ def status(core: Coordinator, store: StudyStore, study: Study, now_s: float) -> 
         sampler=definition.sampler,
         trials=None if study.exhausted else study.total,
         asked=len(study.trials),
-        by_state=dict(Counter(_state(study, trial) for trial in study.trials)),
+        by_state=dict(Counter(_state(core, study, trial) for trial in study.trials)),
         best=_trial(core, study, best, now_s) if best is not None else None,
         deadline_left_s=left_s,
         script=definition.launch.script,
@@ -111,7 +111,7 @@ def _trial(core: Coordinator, study: Study, trial: Trial, now_s: float) -> Trial
     return TrialStatus(
         number=trial.number,
         trainer=name,
-        state=_state(study, trial),
+        state=_state(core, study, trial),
         phase=trainer.phase if trainer is not None else None,
         nodes=len(trainer.group.members) if trainer is not None and trainer.group is not None else 0,
         parameters=dict(trial.parameters),
@@ -123,13 +123,12 @@ def _trial(core: Coordinator, study: Study, trial: Trial, now_s: float) -> Trial
     )
 
 
-def _state(study: Study, trial: Trial) -> str:
+def _state(core: Coordinator, study: Study, trial: Trial) -> str:
+    """The word for where a trial stands: that of its trainer, unless it has none."""
     if trial.failed:
         return "failed"
-    if study.complete(trial):
-        return "complete"
-    if trial.ended:
-        return "ended"
-    if not trial.asked:
+    name = study.spec.trainer(trial.number)
+    if trial.waits:
         return "waiting"
-    return "training" if trial.trains and not study.stopped else "shelved"
+    trainer = core.trainers.get(name)
+    return core.past.get(name, "removed") if trainer is None else trainer.phase

@@ -46,7 +46,7 @@ class Waiting:
                 return "; ".join(
                     filter(None, [pausing, trainer.profile.sentence(), self._starting(trainer, more=True)])
                 )
-            case Phase.SHELVED:
+            case Phase.SHELVED | Phase.COMPLETE:
                 return trainer.shelved
             case Phase.CLOSING:
                 return _after_loop(trainer) or "its processes are being stopped"

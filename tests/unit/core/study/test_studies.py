@@ -13,8 +13,21 @@ from pilot.core.errors import UserError
 from pilot.core.events import ExitCause, Progress, TrainerCancelled
 from pilot.core.ids import StudyId, TrainerId
 from pilot.core.study.events import StudyResumed, StudyStopped, StudySubmitted, TrialNotAsked
-from pilot.core.study.study import FAILURES_ALLOWED, LEAST, Study, Trial, places, promotable, reports_left, weights
+from pilot.core.study.study import (
+    FAILURES_ALLOWED,
+    LEAST,
+    TO_END,
+    TRIALS_MAX,
+    Study,
+    StudySpec,
+    Trial,
+    places,
+    promotable,
+    reports_left,
+    weights,
+)
 from pilot.core.trainer.trainer import Phase
+from pilot.submission.study_definition import default_rungs
 from tests.property.test_studies import study
 from tests.property.world import World, generous_plan
 
@@ -183,6 +196,62 @@ def test_the_end_of_a_trial_counts_its_missing_reports() -> None:
     assert ended == [("ended after 1 of 2 reports of accuracy", False), ("ended without 1 report of accuracy", True)]
 
 
+def test_the_best_trial_trains_to_the_end_of_its_script_and_one_that_ends_earlier_is_compared_by_its_last_value() -> (
+    None
+):
+    world = World()
+    world.join(1)
+    world.send(StudySubmitted(study(trials=3, rungs=(1, 3, TO_END))))
+    for number, value in ((0, 0.1), (1, 0.3), (2, 0.2)):
+        world.settle()
+        world.report(s(number), value)
+    for value in (0.4, 0.5, 0.6, 0.7):
+        world.settle()
+        world.report(s(1), value)
+    world.settle()
+    world.finish(s(1))
+    world.settle()
+    one = world.core.studies[S]
+    assert one.over and one.best() is one.trials[1]
+    assert [trial.values for trial in one.trials] == [[0.1], [0.3, 0.5, 0.7], [0.2]]
+    phases = [world.core.trainers[s(number)].phase for number in range(3)]
+    assert phases == [Phase.SHELVED, Phase.FINISHED, Phase.SHELVED]
+    world.send(StudyResumed(S, trials=4))
+    world.settle()
+    world.report(s(3), 0.9)
+    world.settle()
+    world.finish(s(3))
+    world.settle()
+    assert (one.trials[3].values, one.best()) == ([0.9, 0.9, 0.9], one.trials[3])
+
+
+def test_a_script_that_reports_nothing_before_its_end_lacks_a_report() -> None:
+    world = World()
+    world.join(1)
+    world.send(StudySubmitted(study(trials=1, rungs=(TO_END,))))
+    world.settle()
+    world.finish(s(0))
+    world.settle()
+    assert world.core.studies[S].stopped == "s-0 ended without 1 report of accuracy; it reported nothing"
+
+
+@pytest.mark.parametrize("rungs", [(2, TO_END), (2, 6)])
+def test_the_end_of_a_script_is_assumed_to_be_at_three_times_the_rung_before(rungs: tuple[int, ...]) -> None:
+    one = reached([0.1 * n for n in range(6)], rungs)
+    assert [trial.number for trial in promotable(one)] == [5, 4]
+    one.trials[5].rung = 1
+    assert weights(one, [one.trials[5]], left_reports=5.0)[s(5)] > LEAST
+    assert weights(one, [one.trials[5]], left_reports=4.0)[s(5)] == LEAST
+
+
+@pytest.mark.parametrize(
+    ("trials", "rungs"), [(1, (1, TO_END)), (2, (1, TO_END)), (3, (1, 3, TO_END)), (26, (1, 3, 9, TO_END))]
+)
+def test_by_default_trials_are_thinned_out_until_one_is_left(trials: int, rungs: tuple[int, ...]) -> None:
+    assert default_rungs(trials) == rungs
+    StudySpec(S, "accuracy", True, default_rungs(TRIALS_MAX), TRIALS_MAX, study().template)
+
+
 def test_a_trial_that_was_cancelled_and_resumed_is_an_ordinary_trainer() -> None:
     world = begun(nodes=1, trials=1)
     world.settle()
@@ -190,7 +259,7 @@ def test_a_trial_that_was_cancelled_and_resumed_is_an_ordinary_trainer() -> None
     for value in (0.1, 0.2, 0.3, 0.4):
         world.report(name, value)
         world.settle()
-    assert world.core.trainers[name].phase is Phase.SHELVED
+    assert world.core.trainers[name].phase is Phase.COMPLETE
     world.send(TrainerCancelled(name))
     world.settle()
     world.resume(name)
