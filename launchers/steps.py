@@ -7,8 +7,10 @@ above the script, so we use one that survives the signal (``PBS_SHELL``).
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from pilot.site.site import Site
@@ -102,6 +104,24 @@ def directives(site: Site, *, own: bool = False) -> list[str]:
             return [*_lsf(site), *more]
         case "local":
             return more
+
+
+EXCLUDING = frozenset({"slurm", "lsf"})
+"""The schedulers that can be told on which nodes a job must not run. PBS has no option for that."""
+
+
+def exclusion(site: Site, nodes: Sequence[str]) -> str:
+    """Return the directive by which a job runs on none of ``nodes``, also if the site's own options exclude some; only
+    the last ``--exclude`` counts in Slurm. "" if the scheduler has no such option."""
+    match site.scheduler:
+        case "slurm":
+            given = re.findall(r"^#SBATCH\s+(?:--exclude[=\s]|-x)\s*(\S+)", site.scheduler_options, re.MULTILINE)
+            return f"#SBATCH --exclude={','.join([*given, *nodes])}"
+        case "lsf":
+            others = " && ".join(f"hname!='{node}'" for node in nodes)
+            return f'#BSUB -R "select[{others}]"'
+        case _:
+            return ""
 
 
 def _shrinks(site: Site) -> list[str]:

@@ -61,7 +61,6 @@ class Monitor:
     #: the problems being solved, and since when
     asked: dict[PlanId, tuple[Problem, float]] = field(default_factory=dict)
     pool_remarks: list[str] = field(default_factory=list)  #: remarks for people that are not about a trainer
-    failed_pilot: str = ""  #: how the last pilot failed before it joined, until a node joins
     ended_kept: int = sys.maxsize  #: how many ended trainers ``trainers`` keeps
 
     @classmethod
@@ -93,8 +92,6 @@ class Monitor:
         if record is not None and note.get("failed") == "checkpoint":
             record.failed_checkpoint = text
             return
-        if note.get("failed") == "pilot":
-            self.failed_pilot = text
         _add(record.remarks if record is not None else self.pool_remarks, text)
         if record is not None and note.get("lasting"):
             _add(record.lasting, text)
@@ -124,8 +121,6 @@ class Monitor:
             case events.PoolChanged():
                 self._settle()
                 self.joined_s.update(dict.fromkeys(event.joined, self.now_s))
-                if event.joined:
-                    self.failed_pilot = ""
                 for node in event.lost:
                     self.joined_s.pop(node, None)
                     self._given_back(node)

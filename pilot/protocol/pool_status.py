@@ -156,6 +156,7 @@ class KeeperStatus(Answer, frozen=True):
     endings: dict[str, int] = {}  #: number of jobs that ended, by kind of end, such as `preempted`
     trouble: str = ""  #: what is wrong with the scheduler; empty: nothing
     held_back: str = ""  #: why no more jobs are submitted; empty: no reason
+    set_aside: list[SetAsideStatus] = []  #: nodes for which no jobs are submitted, because pilots failed there
 
 
 class TimeSummary(Answer, frozen=True):

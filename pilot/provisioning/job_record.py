@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from pilot.provisioning.nodes_aside import Run
 from pilot.provisioning.retry import Retry
 from pilot.provisioning.scheduler import JobEnd, JobPhase, JobView
 from pilot.site.site import Site
@@ -40,6 +41,7 @@ class JobRecord:
     submitted_s: float
     walltime_s: float  #: as requested; the scheduler may grant less, see ``view``
     phase: JobPhase = JobPhase.PENDING
+    without: frozenset[str] = frozenset()  #: the nodes on which it does not run
     restart: int = 0
     joined_s: float | None = None  #: when its agent registered; None: it never did
     #: when its agent was last connected, or when the job was first shown as running; None before that
@@ -49,6 +51,7 @@ class JobRecord:
     left: bool = False  #: its agent has left, as it had announced or was told
     preempted: bool = False  #: the scheduler preempts it
     lost: bool = False  #: whether its agent had been silent for longer than its lease when we asked to cancel it
+    mute: bool = False  #: whether its agent had not joined in time when we asked to cancel it
     cancelled_s: float | None = None  #: when the scheduler agreed to cancel it
     asked_s: float | None = None  #: when we first asked for that
     absent: int = 0  #: how many answers in a row did not list it
@@ -124,7 +127,13 @@ class JobRecord:
         """Forget the job's earlier run: nothing is known about the new one yet."""
         self.restart, self.joined_s, self.alive_s, self.cause, self.preempted = restart, None, None, "", False
         self.noticed_s, self.suspended, self.lost, self.reported_end_s = -math.inf, False, False, None
-        self.left = False
+        self.left = self.mute = False
+
+    def run(self, at_s: float, unix_ahead_s: float, reason: str = "") -> Run:
+        """What is known about its run, in which it joined, or failed, at ``at_s``."""
+        view = self.view or JobView(self.job, self.phase)
+        began_s = at_s if view.start_s is None else view.start_s - unix_ahead_s
+        return Run(view.nodes, self.submitted_s, min(at_s, began_s), at_s, reason)
 
     # --- once it is over
 
@@ -164,10 +173,13 @@ class JobRecord:
     def detail(self) -> str:
         """Why the job ended, in the scheduler's words."""
         detail = self.view.detail if self.view else "the scheduler no longer knows it"
+        if self.mute:
+            return f"its agent did not join within {STARTING_S:g} s; {detail}"
         return f"its agent had been silent for longer than its lease; {detail}" if self.lost else detail
 
     def failed(self, now_s: float, ending: JobEnd) -> bool:
-        """Whether pilots seem not to work: the job ended by itself without ever joining, or failed soon after it."""
+        """Whether pilots seem not to work: the job never joined and ended by itself, or did not join in time; or it
+        failed soon after it joined."""
         if self.joined_s is None:
-            return ending in (JobEnd.FAILED, JobEnd.GONE, JobEnd.COMPLETED)
+            return self.mute or ending in (JobEnd.FAILED, JobEnd.GONE, JobEnd.COMPLETED)
         return ending is JobEnd.FAILED and now_s - self.joined_s < STEADY_S

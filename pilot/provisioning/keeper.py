@@ -10,11 +10,13 @@ import contextlib
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pilot.core.errors import SubmitError
 from pilot.protocol.pool_status import KeeperStatus
+from pilot.provisioning.failures import Failures
+from pilot.provisioning.nodes_aside import Run
 from pilot.provisioning.pilot_jobs import JobEnded, JobEvent, PilotJobs
 from pilot.provisioning.retry import Retry, Troubled, Troubles
 from pilot.provisioning.scaling_policy import PoolDemand, Scaling, decide
@@ -71,6 +73,7 @@ class Keeper:
         self._scaling = Scaling()
         self._backoff = Retry()
         self._troubles = Troubles(report)
+        self._failures = Failures(site, self._troubles, self._backoff)
         self._poked = asyncio.Event()
         self._turn = asyncio.Lock()
 
@@ -111,6 +114,10 @@ class Keeper:
         """The agent of ``job`` has left the pool, as it had announced or was told; its job is about to end."""
         self.book.left(job)
 
+    def clear(self, node: str) -> bool:
+        """Submit pilots to ``node`` again; returns whether it was set aside."""
+        return self._failures.nodes.clear(node)
+
     def staying(self) -> list[str]:
         """Our running and queued jobs that are neither leaving nor held."""
         return [job.job for job in self.book.scaling_jobs(self._clock()) if not job.leaving and not job.held]
@@ -136,6 +143,7 @@ class Keeper:
             endings={str(ending): count for ending, count in sorted(self.book.endings.items())},
             trouble=self._troubles.text,
             held_back=self._scaling.held_back,
+            set_aside=self._failures.set_aside(self._clock()),
         )
 
     # --- the loop
@@ -199,7 +207,7 @@ class Keeper:
         self.book.unix_ahead_s = time.time() - now_s
         events = self.book.update(now_s, asked_s, self._snapshot)
         self._report_trouble()
-        self._report_all(events)
+        await self._report_all(events)
         await self._cancel(self.book.to_cancel(now_s))
 
     def _report_trouble(self) -> None:
@@ -213,16 +221,24 @@ class Keeper:
             trouble.append(f"the scheduler reports that {named} ended, but their agents still answer")
         self._troubles.set("answer", "; ".join(trouble))
 
-    def _report_all(self, events: Sequence[JobEvent]) -> None:
+    async def _report_all(self, events: Sequence[JobEvent]) -> None:
         now_s = self._clock()
-        if any(isinstance(event, JobEnded) and event.failed for event in events):
-            self._backoff.tried(now_s, self._site.poll_s)
-        elif self.book.works(now_s, self._backoff.tried_s):
-            self._backoff.worked()
         for event in events:
             self._report(event)
+        failed = [await self._explained(event) for event in events if isinstance(event, JobEnded) and event.failed]
+        self._failures.judge(now_s, self.book.joined(), failed)
+        if not failed and self.book.works(now_s, self._backoff.tried_s):
+            self._failures.over()
+
+    async def _explained(self, event: JobEnded) -> Run:
+        """The run of a pilot that failed, with why it failed in its last words."""
+        assert event.failed is not None
+        words = await self._scheduler.last_line(event.job)
+        return replace(event.failed, reason=f"{event.detail}: {words}" if words else event.detail)
 
     async def _act(self, snapshot: QueueSnapshot) -> None:
+        aside = frozenset(self._failures.nodes.aside)
+        await self._cancel(self.book.barred(aside))
         now_s = self._clock()
         situation = PoolDemand(
             now_s,
@@ -238,18 +254,18 @@ class Keeper:
         await self._cancel(self._scaling.cancel)
         await self._kill_overdue()
         for walltime_s in self._scaling.submit:
-            if not await self._submit(walltime_s):
+            if not await self._submit(walltime_s, aside):
                 break
 
-    async def _submit(self, walltime_s: float) -> bool:
-        """Submit a job; returns whether the scheduler accepted it."""
+    async def _submit(self, walltime_s: float, without: frozenset[str]) -> bool:
+        """Submit a job that does not run on the nodes ``without``; returns whether the scheduler accepted it."""
         try:
-            job = await self._scheduler.submit(walltime_s)
+            job = await self._scheduler.submit(walltime_s, without)
         except SubmitError as error:
             self._backoff.tried(self._clock(), self._site.poll_s)
             self._troubles.set("submit", str(error))
             return False
-        self.book.submitted(self._clock(), job, walltime_s)
+        self.book.submitted(self._clock(), job, walltime_s, without)
         self._troubles.set("submit", "")
         return True
 
@@ -259,7 +275,7 @@ class Keeper:
         if due := self.book.due(now_s, jobs, lambda record: record.cancelling):
             self.book.asked_to_cancel(now_s, due, again_s or self._site.poll_s)
             with self._troubles.of("cancel"):
-                self._report_all(self.book.cancelled(self._clock(), await self._scheduler.cancel(due)))
+                await self._report_all(self.book.cancelled(self._clock(), await self._scheduler.cancel(due)))
 
     async def _kill_overdue(self) -> None:
         now_s = self._clock()

@@ -4,7 +4,7 @@ connection file."""
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Protocol
 
@@ -52,16 +52,16 @@ def make_keeper(
     provider.prepare()
     name, agent = pool_name(run_dir), command or agent_command(site)
 
-    def submit(walltime_s: float) -> str:
+    def submit(walltime_s: float, without: Collection[str] = ()) -> str:
         """The job finds its connection file in ``PILOT_CONNECTION``. The file of a submission that seems to have failed
         is kept: schedulers sometimes accept a job and then do not answer.
         """
         file = tokens.issue()
-        job = provider.submit(f"env PILOT_CONNECTION={shlex.quote(str(file))} {agent}", name, walltime_s)
+        job = provider.submit(f"env PILOT_CONNECTION={shlex.quote(str(file))} {agent}", name, walltime_s, without)
         tokens.bind(file, job)
         return job
 
-    return Keeper(site, SchedulerThread(submit, make_queue(site, name, provider)), report)
+    return Keeper(site, SchedulerThread(submit, make_queue(site, name, provider), provider.output_of), report)
 
 
 _QUEUES: dict[str, type[BatchQueue]] = {"slurm": SlurmQueue, "pbspro": PbsQueue, "lsf": LsfQueue}

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from pilot.provisioning.job_record import STEADY_S, WALLTIME_CAUSE, YIELD_POLLS, JobRecord
+from pilot.provisioning.nodes_aside import Run
 from pilot.provisioning.retry import Retry
 from pilot.provisioning.scaling_policy import ScalingJob
 from pilot.provisioning.scheduler import JobEnd, JobPhase, JobView, QueueSnapshot
@@ -54,12 +55,12 @@ class JobSuspended:
 
 @dataclass(frozen=True, slots=True)
 class JobEnded:
-    """``job`` is over. ``failed``: the failure is ours and not the scheduler's doing."""
+    """``job`` is over. ``failed``: its run, if the failure is ours and not the scheduler's doing; else None."""
 
     job: str
     ending: JobEnd
     detail: str
-    failed: bool
+    failed: Run | None = None
 
 
 JobEvent = EndKnown | JobNoticed | JobSuspended | JobEnded
@@ -82,15 +83,16 @@ class PilotJobs:
 
     # --- our actions
 
-    def submitted(self, now_s: float, job: str, walltime_s: float) -> None:
-        """We submitted ``job``."""
-        self.jobs[job] = JobRecord(job, now_s, walltime_s)
+    def submitted(self, now_s: float, job: str, walltime_s: float, without: Iterable[str] = ()) -> None:
+        """We submitted ``job``, which does not run on the nodes ``without``."""
+        self.jobs[job] = JobRecord(job, now_s, walltime_s, without=frozenset(without))
         self._submitted_s.append(now_s)
 
     def asked_to_cancel(self, now_s: float, jobs: Iterable[str], again_s: float) -> None:
         """The scheduler was asked to cancel ``jobs``; do not ask again before ``again_s`` have passed."""
         for record in map(self.jobs.__getitem__, jobs):
             record.lost = record.lost or (record.joined_s is not None and record.dead(now_s, self.site))
+            record.mute = record.mute or (record.joined_s is None and record.dead(now_s, self.site))
             record.cancelling.tried(now_s, again_s)
             record.asked_s = now_s if record.asked_s is None else record.asked_s
 
@@ -216,6 +218,11 @@ class PilotJobs:
         """Jobs that are of no more use: doubtful ones and dead ones."""
         return [r.job for r in self.jobs.values() if r.doubtful or r.dead(now_s, self.site)]
 
+    def barred(self, aside: Collection[str]) -> list[str]:
+        """The newest pending job, if all of them are kept from nodes that are not set ``aside`` any more."""
+        pending = sorted(self._pending(), key=lambda r: r.submitted_s)
+        return [r.job for r in pending[-1:]] if all(r.without.difference(aside) for r in pending) else []
+
     def uncancelled(self) -> list[str]:
         """The jobs to cancel at the end, pending ones first."""
         records = [r for r in self.jobs.values() if r.cancelled_s is None]
@@ -237,6 +244,11 @@ class PilotJobs:
     def works(self, now_s: float, after_s: float) -> bool:
         """Whether a pilot that joined after ``after_s`` has been in the pool long enough to show that pilots work."""
         return any(after_s < r.joined_s <= now_s - STEADY_S for r in self.jobs.values() if r.joined_s is not None)
+
+    def joined(self) -> list[Run]:
+        """The runs of the pilots that are in the pool, and whose nodes are known."""
+        records = [r for r in self.jobs.values() if r.joined_s is not None and r.view and r.view.nodes]
+        return [r.run(r.joined_s, self.unix_ahead_s) for r in records if r.joined_s is not None and not r.left]
 
     # --- one job
 
@@ -299,7 +311,8 @@ class PilotJobs:
         self.endings[ending] += 1
         if ending is JobEnd.PREEMPTED:
             self._preempted_s.append(now_s)
-        return JobEnded(record.job, ending, record.detail(), record.failed(now_s, ending))
+        failed = record.run(now_s, self.unix_ahead_s) if record.failed(now_s, ending) else None
+        return JobEnded(record.job, ending, record.detail(), failed)
 
 
 def _forget(times_s: deque[float], before_s: float) -> None:

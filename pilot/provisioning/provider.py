@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from logging.handlers import BufferingHandler
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 from parsl.launchers.base import Launcher
 from parsl.providers import LocalProvider, LSFProvider, PBSProProvider, SlurmProvider
 
-from launchers.steps import PBS_SHELL, directives, pbs_shell, preamble, step
+from launchers.steps import PBS_SHELL, directives, exclusion, pbs_shell, preamble, step
 from pilot.core.errors import SiteError, SubmitError
 from pilot.host import scheduler_environment
 from pilot.provisioning.scheduler_slurm import excluded
@@ -84,11 +85,14 @@ class PilotProvider:
             shell.write_text(PBS_SHELL)
             shell.chmod(0o755)
 
-    def submit(self, command: str, job_name: str, walltime_s: float | None = None) -> str:
-        """Submit one pilot job that runs ``command`` on each of its nodes; returns the job's id. Raises SubmitError if
-        the scheduler rejected it, or did not answer; the message quotes the scheduler."""
+    def submit(
+        self, command: str, job_name: str, walltime_s: float | None = None, without: Collection[str] = ()
+    ) -> str:
+        """Submit one pilot job that runs ``command`` on each of its nodes, none of which is one of ``without``; returns
+        the job's id. Raises SubmitError if the scheduler rejected it, or did not answer; the message quotes the
+        scheduler."""
         provider = self._provider(walltime_s)
-        with _parsl_errors() as errors:
+        with self._kept_from(provider, without), _parsl_errors() as errors:
             try:
                 job = provider.submit(command, 1, job_name)
             except Exception as error:  # Parsl passes on whatever its commands raise
@@ -127,11 +131,26 @@ class PilotProvider:
     def _provider(self, walltime_s: float | None) -> Any:
         walltime = self._walltime(walltime_s)
         if walltime not in self._by_walltime:
-            provider = self._make(walltime)
-            if self.site.only_nodes and self.site.scheduler == "slurm" and (others := excluded(self.site)):
-                provider.scheduler_options += f"\n#SBATCH --exclude={others}"
-            self._by_walltime[walltime] = provider
+            self._by_walltime[walltime] = self._make(walltime)
         return self._by_walltime[walltime]
+
+    @contextmanager
+    def _kept_from(self, provider: Any, nodes: Collection[str]) -> Iterator[None]:
+        """Submit jobs of ``provider`` within that run on none of ``nodes``, and on ``only_nodes`` if there are any."""
+        plain = getattr(provider, "scheduler_options", "")
+        if others := [*self._others, *sorted(nodes)]:
+            provider.scheduler_options = f"{plain}\n{exclusion(self.site, others)}\n"
+        try:
+            yield
+        finally:
+            if others:
+                provider.scheduler_options = plain
+
+    @cached_property
+    def _others(self) -> list[str]:
+        """The nodes that are not in the site's ``only_nodes``, as a list of Slurm; empty if there are none."""
+        others = excluded(self.site) if self.site.only_nodes and self.site.scheduler == "slurm" else ""
+        return [others] if others else []
 
     def _walltime(self, walltime_s: float | None) -> str:
         return self.site.walltime if walltime_s is None else walltime_text(walltime_s)

@@ -42,20 +42,21 @@ class Retry:
         self.tries, self.again_s = 0, -math.inf
 
 
-Call = Literal["poll", "answer", "submit", "cancel"]
+Call = Literal["poll", "answer", "submit", "cancel", "pilots"]
 
 _OVER: dict[Call, str] = {
     "poll": "the scheduler answers again",
     "answer": "the scheduler's answers are in order again",
     "submit": "the scheduler accepts pilots again",
     "cancel": "the scheduler cancels jobs again",
+    "pilots": "pilots join again",
 }
 """What is reported when the trouble with a call is over."""
 
 
 @dataclass(frozen=True, slots=True)
 class Troubled:
-    """Trouble with the scheduler began, changed or ended, as described in ``text``."""
+    """Trouble with the scheduler or with pilots began, changed or ended, as described in ``text``."""
 
     text: str
 
@@ -76,7 +77,11 @@ class Troubles:
         """The trouble with ``call`` is ``text`` now."""
         if self._texts[call] != text:
             self._texts[call] = text
-            self._report(Troubled(text or _OVER[call]))
+            self.tell(text or _OVER[call])
+
+    def tell(self, text: str) -> None:
+        """Report something that is no lasting trouble."""
+        self._report(Troubled(text))
 
     @contextmanager
     def of(self, call: Call) -> Iterator[None]:

@@ -15,10 +15,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 from pilot.core.errors import PilotError, SubmitError
 from pilot.host.commands import CommandRefused, Run, run_command
+from pilot.provisioning.last_words import last_line
 from pilot.site.site import Site
 
 log = logging.getLogger(__name__)
@@ -70,7 +72,7 @@ class JobView:
     preempt_s: float | None = None
     planned_s: float | None = None
     walltime_s: float | None = None
-    nodes: str = ""
+    nodes: frozenset[str] = frozenset()
     detail: str = ""
     held: bool = False
 
@@ -197,22 +199,33 @@ class SchedulerThread:
     """The scheduler for asyncio: one thread makes all calls, one after the other. So a submission in progress when its
     caller is cancelled is completed, and seen by the next poll.
 
-    ``submit`` submits a job with a wall time and returns its id. Each call raises ``SubmitError`` if the scheduler
-    refuses or does not answer.
+    ``submit`` submits a job with a wall time, not for some nodes, and returns its id. ``output_of`` returns the path of
+    a job's standard error. Each call raises ``SubmitError`` if the scheduler refuses or does not answer.
     """
 
-    def __init__(self, submit: Callable[[float], str], queue: Queue) -> None:
+    def __init__(
+        self,
+        submit: Callable[[float, Collection[str]], str],
+        queue: Queue,
+        output_of: Callable[[str], Path | None] = lambda _: None,
+    ) -> None:
         self._submit = submit
         self._queue = queue
+        self._output_of = output_of
         self._thread = ThreadPoolExecutor(1, "scheduler")
 
     async def poll(self, jobs: Sequence[str], now_s: float) -> QueueSnapshot:
         """The scheduler's view of all jobs of this name, and of ``jobs``."""
         return await self._call(self._queue.poll, jobs, now_s)
 
-    async def submit(self, walltime_s: float) -> str:
-        """Submit a job; its id."""
-        return await self._call(self._submit, walltime_s)
+    async def submit(self, walltime_s: float, without: Collection[str] = ()) -> str:
+        """Submit a job that does not run on the nodes ``without``; its id."""
+        return await self._call(self._submit, walltime_s, without)
+
+    async def last_line(self, job: str) -> str:
+        """The last line that ``job`` wrote to its standard error; "" if that is not known."""
+        path = self._output_of(job)
+        return "" if path is None else await self._call(last_line, path)
 
     async def cancel(self, jobs: Sequence[str]) -> list[str]:
         """Cancel ``jobs``; returns those that the scheduler agreed to cancel, or that are over."""

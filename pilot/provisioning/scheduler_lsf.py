@@ -90,7 +90,7 @@ def _view(row: _Row, now_s: float) -> JobView:
         ending=_ending(row) if phase is JobPhase.OVER else None,
         name=row.job_name,
         end_s=_end_s(row.finish_time, now_s) if phase is JobPhase.RUNNING else None,
-        nodes=row.exec_host,
+        nodes=frozenset(host.rpartition("*")[2] for host in row.exec_host.split(":")).difference(["", "-"]),
         held=row.stat == "PSUSP",
         detail=" ".join(part for part in (row.stat, row.exit_code, row.exit_reason) if part),
     )

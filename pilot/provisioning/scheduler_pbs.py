@@ -153,7 +153,7 @@ def _view(job: str, of: Attributes) -> JobView:
         start_s=start_s,
         end_s=_end_s(of, start_s, asked_s, over=over),
         walltime_s=asked_s,
-        nodes=of.get("exec_host", ""),
+        nodes=frozenset(re.findall(r"([^+/]+)/", of.get("exec_host", ""))),
         held=state in ("H", "W"),
         detail=": ".join(part for part in (_state(state, of.get("Exit_status")), comment) if part),
     )

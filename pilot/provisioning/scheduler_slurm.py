@@ -240,7 +240,7 @@ def _view(row: Row) -> JobView:
         end_s=_time_s(row.get("EndTime", "")),
         preempt_s=_time_s(row.get("PreemptTime", "")),
         walltime_s=limit_s(row.get("TimeLimit", "UNLIMITED")),
-        nodes=row["NodeList"],
+        nodes=_names(row["NodeList"]),
         detail=row["State"] if reason in ("", "None") else f"{state}, {reason}",
         held=held or (phase is JobPhase.PENDING and reason == "BeginTime"),
     )
@@ -248,8 +248,7 @@ def _view(row: Row) -> JobView:
 
 def _planned_s(view: JobView, plans: Sequence[_Plan]) -> float | None:
     """When the first of ``plans`` takes a node of the job."""
-    held = _names(view.nodes)
-    return min((plan.start_s for plan in plans if not held.isdisjoint(_names(plan.nodes))), default=None)
+    return min((plan.start_s for plan in plans if not view.nodes.isdisjoint(_names(plan.nodes))), default=None)
 
 
 @lru_cache(maxsize=1024)

@@ -82,7 +82,15 @@ class Live:
         elif pool.lost:
             driver.remark(text=pool.lost)
         view = PoolView(driver.core, driver.monitor, launches, studies, self._about, driver.clock, self._roster)
-        self._api = Api(site, self._server, driver, view, lambda pilots: self._autoscaler.scale(pilots), learned)
+        self._api = Api(
+            site,
+            self._server,
+            driver,
+            view,
+            lambda pilots: self._autoscaler.scale(pilots),
+            lambda node: self._autoscaler.use_again(node),
+            learned,
+        )
         self._service = Service(
             site,
             pool.name,

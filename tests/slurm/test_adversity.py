@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from pilot.provisioning.keeper import Keeper
+from pilot.provisioning.retry import Troubled
 from pilot.provisioning.scheduler import JobEnd
 from pilot.site.site_files import load_site
 from tests.crew import POLITE, Crew, with_crew
@@ -17,6 +18,7 @@ from tests.slurm.lab import Lab, LabConfig
 
 SITE = load_site("slurm_lab").replace(walltime_min=None, poll_s=1)
 THREE = LabConfig(nodes=3)
+SICK = 'if [ "$SLURMD_NODENAME" = {node} ]; then echo no space left on /scratch7 >&2; exit 1; fi'
 
 
 @pytest.mark.parametrize("lab", [THREE], indirect=True)
@@ -115,3 +117,49 @@ async def test_a_squeue_that_is_slow_fails_or_lies_never_leads_to_too_many_jobs(
     answers(f'exec {real} "$@"')
     keeper.want(2)
     await crew.until(lambda: keeper.status().running == 2, "all is as it was")
+
+
+@pytest.mark.parametrize("lab", [THREE], indirect=True)
+@with_crew(POLITE, lambda given: SITE.replace(prologue=SICK.format(node=given["lab"].nodes[1])))
+async def test_a_node_on_which_pilots_fail_gets_none_and_the_others_are_not_held_up(
+    keeper: Keeper, crew: Crew, lab: Lab
+) -> None:
+    sick = lab.nodes[1]
+
+    def joined() -> list[str]:
+        jobs = crew.present()
+        for job in jobs:
+            keeper.registered(job)
+        keeper.want(3, present=jobs)
+        return jobs
+
+    await crew.until(lambda: joined() and keeper.status().set_aside, "it is set aside")
+    assert [aside.node for aside in keeper.status().set_aside] == [sick]
+    await crew.until(lambda: len(joined()) == 2 and keeper.status().pending == 1, "two run, one waits")
+    (aside,) = keeper.status().set_aside
+    assert aside.reason.endswith(": no space left on /scratch7")
+    (told,) = [event.text for event in crew.events if isinstance(event, Troubled) and "set aside" in event.text]
+    assert told.startswith(f"{sick} is set aside for 10 min: ")
+    lab.run("scancel", crew.present()[0])
+    keeper.want(3)
+    await crew.until(lambda: JobEnd.CANCELLED in crew.endings(), "another one ends")
+    await crew.until(lambda: len(joined()) == 2, "its place is taken")
+    assert not keeper.status().held_back
+    failures = len(crew.failures())
+    assert keeper.clear(sick)
+    await crew.until(lambda: len(crew.failures()) > failures, "it is tried again")
+
+
+@pytest.mark.parametrize("lab", [THREE], indirect=True)
+@with_crew("sh -c 'echo python9: command not found on $SLURMD_NODENAME >&2; exit 127'", SITE)
+async def test_where_all_pilots_fail_no_node_is_set_aside_and_the_cause_is_told_once(
+    keeper: Keeper, crew: Crew, lab: Lab
+) -> None:
+    keeper.want(3)
+    await crew.until(lambda: len(crew.failures()) >= 4, "some fail")
+    assert keeper.status().set_aside == []
+    assert keeper.status().held_back.startswith("waiting")
+    (told,) = [event.text for event in crew.events if isinstance(event, Troubled)]
+    assert "python9: command not found on " in told
+    assert keeper.status().trouble == told
+    assert any(node in told for node in lab.nodes)

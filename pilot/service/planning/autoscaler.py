@@ -53,6 +53,11 @@ class Autoscaler:
         self.service.driver.remark(pilots=pilots, text=f"scaled: keeping {text}")
         self.pilots, self._too_many = pilots, pilots is not None
 
+    def use_again(self, node: str) -> None:
+        """Submit pilots again to a node that was set aside because pilots failed there."""
+        self.keeper.clear(node)
+        self.service.driver.remark(text=f"{node} was cleared: pilots are submitted there again")
+
     async def run(self) -> None:
         """Keep the keeper informed until cancelled."""
         async with asyncio.TaskGroup() as tasks:
@@ -148,9 +153,6 @@ class Autoscaler:
         for pilot in self._of(event.job):
             if not self._answers(pilot):
                 self.service.lose(pilot.node, f"its job {event.job} ended: {event.ending}")
-        if event.failed:
-            text = f"pilot job {event.job} failed: {event.ending}, {event.detail}"
-            self.service.driver.remark(text=text, failed="pilot")
 
     def _answers(self, pilot: Pilot) -> bool:
         return pilot.here and self.service.driver.clock() - pilot.heard_s <= self.service.site.silent_s

@@ -68,6 +68,7 @@ class Api:
         driver: LiveDriver,
         view: PoolView,
         scale: Callable[[int | None], None],
+        use_again: Callable[[str], None],
         learned: Learned,
     ) -> None:
         self._site = site
@@ -76,6 +77,7 @@ class Api:
         self._view = view
         self._launches = view.launches
         self._scale = scale
+        self._use_again = use_again
         self._learned = learned
         self._tasks: set[asyncio.Task[None]] = set()
         self._arriving: set[TrainerId] = set()
@@ -169,10 +171,13 @@ class Api:
 
     async def clear(self, asked: requests.SomeNodes) -> requests.Cleared:
         """Forget the failures of these nodes."""
-        nodes = [find_node(self._driver.core.pool.nodes, name) for name in asked.nodes]
+        kept = {aside.node for aside in self._view.about().keeper.set_aside}.intersection(asked.nodes)
+        nodes = [find_node(self._driver.core.pool.nodes, name) for name in asked.nodes if name not in kept]
+        for name in sorted(kept):
+            self._use_again(name)
         for node in nodes:
             await self._decide(events.NodeCleared(node), f"{node} is cleared")
-        return requests.Cleared(nodes=list(map(str, nodes)))
+        return requests.Cleared(nodes=[*sorted(kept), *nodes])
 
     async def wait(self, asked: requests.Wait) -> requests.Phases:
         """The trainers' phases when all have ended, or after the requested time."""

@@ -93,7 +93,7 @@ class PoolView:
             decisions=[DecisionStatus(at_s=at_s, text=text) for at_s, text in monitor.decisions],
             solves=_solves(monitor),
             utilisation=use or utilisation_of(account(core, monitor)),
-            warnings=[*warnings.of_pool(core, monitor), *self._node_remarks()],
+            warnings=[*warnings.of_pool(core, now_s, about.keeper), *self._node_remarks()],
             remarks=[*monitor.pool_remarks, *self._node_remarks()],
         )
 
@@ -105,7 +105,7 @@ class PoolView:
     def nodes(self) -> NodeList:
         """The nodes in the pool, and those set aside."""
         now_s = self._now_s()
-        aside = warnings.set_aside(self.core, now_s)
+        aside = [*warnings.set_aside(self.core, now_s), *self.about().keeper.set_aside]
         return NodeList(now_s=now_s, nodes=self._pool(), set_aside=aside, remarks=self._node_remarks())
 
     def pilots(self) -> PilotList:

@@ -11,7 +11,7 @@ from pilot.core.trainer.budget import WARNED_AT, hours, unit
 from pilot.core.trainer.trainer import Trainer
 from pilot.history.monitor import Monitor
 from pilot.history.words import amount, aside_words
-from pilot.protocol.pool_status import SetAsideStatus
+from pilot.protocol.pool_status import KeeperStatus, SetAsideStatus
 from pilot.service.requests.waiting import troubles
 
 
@@ -25,12 +25,11 @@ def _aside(node: NodeId, trainer: TrainerId | None, aside: SetAside, now_s: floa
     return SetAsideStatus(node=node, trainer=trainer, left_s=left_s, reason=headline(aside.reason))
 
 
-def of_pool(core: Coordinator, monitor: Monitor) -> Iterator[str]:
-    """Why pilots fail, and which nodes no trainer uses."""
-    if monitor.failed_pilot:
-        yield monitor.failed_pilot
+def of_pool(core: Coordinator, now_s: float, keeper: KeeperStatus) -> Iterator[str]:
+    """Which nodes no trainer uses, and which get no pilots."""
     for node, aside in core.pool.aside.items():
-        yield aside_words(_aside(node, None, aside, monitor.now_s))
+        yield aside_words(_aside(node, None, aside, now_s))
+    yield from map(aside_words, keeper.set_aside)
 
 
 def of_trainer(core: Coordinator, monitor: Monitor, trainer: Trainer) -> Iterator[str]:

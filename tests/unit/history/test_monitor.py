@@ -159,16 +159,6 @@ def test_a_checkpoint_that_failed_is_remembered_until_one_is_written() -> None:
     assert record.failed_checkpoint == ""
 
 
-def test_how_a_pilot_failed_is_told_until_a_node_joins() -> None:
-    monitor = submitted(T)
-    monitor.remark(1.0, {"failed": "pilot", "text": "pilot job 7 failed"})
-    assert (monitor.failed_pilot, monitor.pool_remarks) == ("pilot job 7 failed", ["pilot job 7 failed"])
-    monitor.note(2.0, PoolChanged(lost=(B,)), [])
-    assert monitor.failed_pilot
-    monitor.note(3.0, PoolChanged(joined=(NodeId("c"),)), [])
-    assert monitor.failed_pilot == ""
-
-
 def account(monitor: Monitor, curve: Curve, max_parallel: int = 10) -> WorkAccount:
     return WorkAccount(
         specs=tuple(TrainerSpec(t, max_nodes=2) for t in monitor.trainers),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from pilot.core.errors import SubmitError
 from pilot.provisioning.scheduler import JobEnd, JobPhase, JobView, QueueSnapshot
@@ -21,7 +21,7 @@ class Scripted:
         self.submitted = 0
         self.slow_s = 0.0
 
-    def submit(self, walltime_s: float) -> str:  # noqa: ARG002  # the original's signature
+    def submit(self, walltime_s: float, without: Collection[str] = ()) -> str:  # noqa: ARG002  # the original's signature
         if self.refuses:
             raise SubmitError(f"submission failed: {REFUSAL}")
         time.sleep(self.slow_s)

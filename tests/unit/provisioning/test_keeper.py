@@ -107,7 +107,7 @@ def test_pilots_are_submitted_replaced_and_cancelled(tmp_path: Path) -> None:
             process.kill()
         await until(lambda: first not in keeper.book.jobs and keeper.status().running == 3)
         assert set(others) < set(keeper.book.jobs)
-        assert [(end.job, end.ending, end.failed) for end in pool.ended()] == [(first, JobEnd.GONE, False)]
+        assert [(end.job, end.ending, end.failed) for end in pool.ended()] == [(first, JobEnd.GONE, None)]
         keeper.want(1, spare=others[:1])
         await until(lambda: len(keeper.book.jobs) == 2)
         assert others[0] not in keeper.book.jobs
@@ -146,7 +146,7 @@ def test_a_pilot_with_notice_is_replaced_when_the_other_job_has_its_node(tmp_pat
         await until(pool.processes)
         assert kill_marked(f"PILOT_JOB={job}") == []
         await until(lambda: keeper.status().running == 1 and job not in keeper.book.jobs)
-        assert [(end.ending, end.failed) for end in pool.ended()] == [(JobEnd.PREEMPTED, False)]
+        assert [(end.ending, end.failed) for end in pool.ended()] == [(JobEnd.PREEMPTED, None)]
 
     assert play(keeper, script) == []
 
@@ -160,7 +160,9 @@ def test_pilots_that_fail_at_once_are_not_resubmitted_at_once(tmp_path: Path) ->
         keeper.want(2)
         await until(lambda: len(pool.ended()) >= 6)
         # Jobs submitted after that are cancelled at the end, possibly before they have failed.
-        assert {(end.ending, end.failed, end.detail) for end in pool.ended()} == {(JobEnd.FAILED, True, "exit 1")}
+        assert {(end.ending, end.failed is not None, end.detail) for end in pool.ended()} == {
+            (JobEnd.FAILED, True, "exit 1")
+        }
 
     began_s = time.monotonic()
     assert play(keeper, script) == []

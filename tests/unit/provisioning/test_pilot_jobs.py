@@ -61,7 +61,7 @@ def test_a_preemption_is_noticed_once_and_is_no_failure() -> None:
     assert leaving(book, 12) == [True]
     assert events(book_with("1"), 10, 10, shown(view("1", JobPhase.RUNNING, preempt_s=8))) == [JobNoticed("1", None)]
     (end,) = ended(book, view("1", JobPhase.OVER, JobEnd.COMPLETED, preempt_s=8), now_s=14)
-    assert (end.ending, end.failed) == (JobEnd.PREEMPTED, False)
+    assert (end.ending, end.failed) == (JobEnd.PREEMPTED, None)
     assert book.endings == {JobEnd.PREEMPTED: 1}
 
 
@@ -114,7 +114,7 @@ def test_the_end_of_a_wall_time_that_is_shorter_than_requested_is_announced_in_t
     assert leaving(book, announced_s + 1) == leaving(book, 1200) == [True, False]
     book.registered(1, "1", 0)
     (end,) = ended(book, view("1", JobPhase.OVER, JobEnd.COMPLETED, **granted), now_s=990)
-    assert (end.ending, end.failed) == (JobEnd.WALLTIME, False)
+    assert (end.ending, end.failed) == (JobEnd.WALLTIME, None)
 
 
 def test_a_job_of_an_earlier_coordinator_that_runs_for_a_shorter_time_is_warned_of_its_end_too() -> None:
@@ -160,7 +160,7 @@ def test_which_ends_are_failures(ending: JobEnd, came_s: float | None, failed: b
     book = book_with("1")
     if came_s is not None:
         book.registered(came_s, "1", 0)
-    assert [end.failed for end in ended(book, view("1", JobPhase.OVER, ending))] == [failed]
+    assert [end.failed is not None for end in ended(book, view("1", JobPhase.OVER, ending))] == [failed]
 
 
 def test_a_job_that_is_not_shown_is_alive_until_it_is_missing_twice() -> None:
@@ -288,7 +288,7 @@ def test_a_dead_node_is_reported_whoever_finds_it_first(asked_first: bool) -> No
     book.asked_to_cancel(now_s, cancelled, 2)
     book.cancelled(now_s, cancelled)
     (end,) = ended(book, view("1", JobPhase.OVER, JobEnd.CANCELLED if asked_first else JobEnd.NODE_FAILED), now_s=now_s)
-    assert (end.ending, end.failed) == (JobEnd.NODE_FAILED, False)
+    assert (end.ending, end.failed) == (JobEnd.NODE_FAILED, None)
     assert ("longer than its lease" in end.detail) == asked_first
 
 

@@ -171,6 +171,32 @@ def test_a_refusal_is_quoted(site: Site, name: str, commands: Path, tmp_path: Pa
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("site", "name", "says", "excluding"),
+    [
+        (SLURM, "sbatch", "Submitted batch job 1", ["#SBATCH --exclude=n1,n2"]),
+        (
+            SLURM.replace(scheduler_options="#SBATCH -x m1"),
+            "sbatch",
+            "Submitted batch job 1",
+            ["#SBATCH --exclude=m1,n1,n2"],
+        ),
+        (PBS, "qsub", "1.pbs-01", []),
+        (LSF, "bsub", "Job <1> is submitted to queue <q>.", ["#BSUB -R \"select[hname!='n1' && hname!='n2']\""]),
+    ],
+)
+def test_a_job_is_kept_from_nodes(
+    site: Site, name: str, says: str, excluding: list[str], commands: Path, tmp_path: Path
+) -> None:
+    command(commands, name, f"echo '{says}'")
+    provider = of(site, tmp_path)
+    for without in ((), ("n2", "n1"), ()):
+        provider.submit("true", "x", without=without)
+        script = max((path for path in tmp_path.glob("x.*")), key=lambda path: path.stat().st_mtime_ns).read_text()
+        lines = [line for line in script.splitlines() if "--exclude" in line or "hname" in line]
+        assert lines == (excluding if without else [])
+
+
 def test_a_scheduler_that_hangs_is_given_up(commands: Path, tmp_path: Path) -> None:
     command(commands, "sbatch", "exec sleep 600")
     with pytest.raises(SubmitError, match="timed out after 1 seconds"):

@@ -38,6 +38,12 @@ def test_every_state_is_read() -> None:
         "210": (JobPhase.RUNNING, None),
         "213": (JobPhase.SUSPENDED, None),
     }
+    assert (jobs["201"].nodes, jobs["202"].nodes) == ({"h41n08"}, frozenset())
+
+
+def test_the_nodes_of_a_job_on_several() -> None:
+    row = f'{{"JOBID": "1", "STAT": "RUN", "USER": "ada", "JOB_NAME": "{PREFIX}.x", "EXEC_HOST": "42*h1:42*h2"}}'
+    assert queue(Recorded({"bjobs": f'{{"RECORDS": [{row}]}}'})).poll([], 0).jobs["1"].nodes == {"h1", "h2"}
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,12 @@ def queue(run: Recorded, site: Site = SITE) -> PbsQueue:
     return PbsQueue(site, PREFIX, run, user="ada")
 
 
+def test_the_nodes_of_a_job() -> None:
+    jobs = [ID["preempted_by_deletion"], ID["failed"]]
+    views = queue(recorded()).poll(jobs, 0.0).jobs
+    assert [views[job].nodes for job in jobs] == [{"n1", "n2", "n3"}, {"n1"}]
+
+
 @pytest.mark.parametrize(
     ("name", "phase", "ending", "restart"),
     [

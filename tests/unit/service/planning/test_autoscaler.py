@@ -163,17 +163,14 @@ def test_of_a_job_that_is_over_those_pilots_are_lost_that_cannot_speak_for_thems
     bench.joins(A, "7")
     bench.joins(B, "7")
     bench.roster.pilots[B].away_s = 0.0
-    bench.hear(JobEnded("7", JobEnd.PREEMPTED, "requeued", failed=False))
+    bench.hear(JobEnded("7", JobEnd.PREEMPTED, "requeued"))
     assert bench.lost == [(B, "its job 7 ended: preempted")]
     assert bench.driver.monitor.pool_remarks == []
 
 
-def test_failures_and_trouble_are_remarks(bench: Bench) -> None:
-    bench.hear(JobEnded("7", JobEnd.FAILED, "exit 1", failed=True), Troubled("squeue does not answer"))
-    assert bench.driver.monitor.pool_remarks == [
-        "pilot job 7 failed: failed, exit 1",
-        "squeue does not answer",
-    ]
+def test_trouble_is_a_remark(bench: Bench) -> None:
+    bench.hear(Troubled("squeue does not answer"))
+    assert bench.driver.monitor.pool_remarks == ["squeue does not answer"]
 
 
 def test_what_ends_while_it_is_taken_down_is_acted_on(bench: Bench) -> None:

@@ -1,4 +1,5 @@
-"""Answers about trainers that ended so long ago that the pool only knows how they ended."""
+"""Answers about trainers that ended so long ago that the pool only knows how they ended, and about nodes without
+pilots."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from pilot.core.events import TrainerCancelled, TrainerSubmitted
 from pilot.core.ids import TrainerId
 from pilot.core.trainer.spec import TrainerSpec
 from pilot.core.trainer.trainer import Phase
-from pilot.protocol.requests import OneTrainer, Wait
+from pilot.protocol.pool_status import KeeperStatus, SetAsideStatus
+from pilot.protocol.requests import OneTrainer, SomeNodes, Wait
 from pilot.rundir.rundir import RunDir
 from pilot.service.durability.learned import Learned
 from pilot.service.requests.api import Api
@@ -31,7 +33,20 @@ def api(tmp_path: Path) -> Api:
     stage.post(*(TrainerCancelled(TrainerId(name)) for name in ("first", "second")))
     assert list(stage.core.past) == ["first"]
     view = SimpleNamespace(launches=LaunchStore(RunDir(tmp_path), "pool", None), study_store=None)
-    return Api(None, None, stage, view, lambda _: None, Learned(None, "site"))
+    return Api(None, None, stage, view, lambda _: None, lambda _: None, Learned(None, "site"))
+
+
+def test_a_node_without_pilots_is_cleared_by_its_name(tmp_path: Path) -> None:
+    aside = SetAsideStatus(node="n2", trainer=None, left_s=600.0, reason="a pilot failed there: exit 1")
+    about = SimpleNamespace(keeper=KeeperStatus(set_aside=[aside]))
+    launches = LaunchStore(RunDir(tmp_path), "pool", None)
+    view = SimpleNamespace(launches=launches, study_store=None, about=lambda: about)
+    used: list[str] = []
+    api = Api(None, None, Stage(CoordinatorConfig()), view, lambda _: None, used.append, Learned(None, "site"))
+    with pytest.raises(UserError, match="no node named 'n3'"):
+        asyncio.run(api.clear(SomeNodes(nodes=["n2", "n3"])))
+    assert used == []
+    assert asyncio.run(api.clear(SomeNodes(nodes=["n2"]))).nodes == used == ["n2"]
 
 
 def test_who_waits_for_a_past_trainer_is_told_how_it_ended(api: Api) -> None:

@@ -111,17 +111,11 @@ def test_what_is_set_aside_is_told_with_its_reason() -> None:
     assert stage.row(12.0).warnings == [], "what is over is history"
 
 
-def test_what_has_happened_to_the_pool_is_history_and_what_fails_is_told() -> None:
+def test_what_has_happened_to_the_pool_is_history() -> None:
     stage = Shown()
-    for text, more in (
-        ("the pool is up again; it was down for 10.8 s", {}),
-        ("pilot job 7 failed", {"failed": "pilot"}),
-    ):
-        stage.remark(text=text, **more)
+    stage.remark(text="the pool is up again; it was down for 10.8 s")
     status = stage.view.status()
-    assert (len(status.remarks), status.warnings) == (2, ["pilot job 7 failed"])
-    stage.post(PoolChanged(joined=(A,)))
-    assert stage.view.status().warnings == []
+    assert (len(status.remarks), status.warnings) == (1, [])
 
 
 def test_a_trainer_s_warnings_are_what_concerns_its_results_and_its_budget() -> None:
