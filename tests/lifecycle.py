@@ -90,7 +90,7 @@ EFFECTS = (
         e.WorkerExited,
         "the worker is gone; its group is dissolved; who was at fault: the script (the trainer failed), or the "
         "node (it is set aside); if no node could start it for five minutes because of what cannot be read, it is held",
-        "if it failed or is held, or a node was set aside",
+        "if it failed or is held, or a node was set aside, or its node was busy",
     ),
     Effect(
         e.GroupFormed,

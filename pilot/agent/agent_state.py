@@ -58,6 +58,7 @@ from pilot.core.commands import (
 )
 from pilot.core.events import StallFinding, Unloaded
 from pilot.protocol import wire
+from pilot.protocol.fields import StepTimes
 
 STOP_LIMIT_S = 30.0
 """The time that a worker may take to stop, unless ``StopWorker`` allows a leader longer for the code after its loop."""
@@ -76,6 +77,7 @@ class AgentWorker:
 
     ``loaded``: its reports of loaded code, to be repeated to a coordinator that may not have received them.
     ``checking``: its script's check has been ordered; ``checked``: its result, to be repeated as well.
+    ``raised``: the exception that ends its script.
     ``examination``: the order to examine it, until that is done; ``answer``: its last answer to such an order.
     """
 
@@ -91,6 +93,7 @@ class AgentWorker:
     loaded: list[wire.CodeLoaded] = field(default_factory=list)
     checking: bool = False
     checked: wire.ScriptChecked | None = None
+    raised: wire.ScriptRaised | None = None
     examination: ExamineGroup | None = None
     answer: wire.RankStalled | None = None
 
@@ -103,7 +106,7 @@ class AgentState:
     workers: dict[str, AgentWorker] = field(default_factory=dict)
     groups: set[tuple[str, int]] = field(default_factory=set)
     shutdown: Shutdown | None = None
-    step_times: dict[str, wire.StepTimes] = field(default_factory=dict)
+    step_times: dict[str, StepTimes] = field(default_factory=dict)
     _end_by_s: dict[tuple[str, int], float] = field(default_factory=dict)
     _over: set[tuple[str, int]] = field(default_factory=set)
 
@@ -265,6 +268,9 @@ class AgentState:
             case wire.RankStepTimes():
                 self.step_times[event.trainer] = message.times
                 return []
+            case wire.ScriptRaised():
+                worker.raised = worker.raised or message
+                return []
             case wire.Remark():
                 return [Send(message)]
             case _:
@@ -276,15 +282,16 @@ class AgentState:
         worker = self.workers.pop(event.trainer)
         groups = [key for key in self.groups if key[0] == event.trainer]
         self._end_by_s |= dict.fromkeys(groups, now_s + FINALIZE_LIMIT_S)
+        raised, origin = (worker.raised.text, worker.raised.origin) if worker.raised is not None else ("", "")
         if worker.within_s:
             cut = worker.stop_by_s == math.inf
-            cause, detail = diagnosis.after_loop(event, worker.within_s, worker.stop_reason or "", cut=cut)
+            cause, detail = diagnosis.after_loop(event, worker.within_s, worker.stop_reason or "", raised, cut=cut)
         else:
-            cause, detail = diagnosis.on_exit(event, worker.up, worker.stop_reason, worker.stuck_reason)
+            cause, detail = diagnosis.on_exit(event, worker.up, worker.stop_reason, worker.stuck_reason, raised)
         return [
-            LogLine(f"{event.trainer}: worker {cause.value}: {detail.splitlines()[-1] if detail else ''}"),
+            LogLine(f"{event.trainer}: worker {cause.value}: {detail}"),
             *([] if event.status == 0 else [effect for key in groups for effect in self._close(key)]),
-            Send(wire.WorkerExited(event.trainer, cause.value, detail, event.log)),
+            Send(wire.WorkerExited(event.trainer, cause.value, detail, event.log, origin)),
             *(self.shutdown.done(event.trainer) if self.shutdown else []),
         ]
 

@@ -13,7 +13,7 @@ from pilot.core.errors import (
     RESUMED_OTHERWISE_STATUS,
 )
 from pilot.core.events import ExitCause, StallFinding
-from pilot.core.pool.evidence import TRACEBACK, headline, is_refusal, last_words
+from pilot.core.pool.evidence import TRACEBACK, is_refusal, last_words
 from pilot.protocol import wire
 
 _NO_SESSION = (
@@ -39,7 +39,9 @@ _ORPHANED = (
 )
 
 
-def on_exit(event: WorkerEnded, up: bool, stop_reason: str | None, stuck_reason: str | None) -> tuple[ExitCause, str]:
+def on_exit(
+    event: WorkerEnded, up: bool, stop_reason: str | None, stuck_reason: str | None, raised: str = ""
+) -> tuple[ExitCause, str]:
     """Cause and detail of a worker's end.
 
     Parameters
@@ -47,6 +49,7 @@ def on_exit(event: WorkerEnded, up: bool, stop_reason: str | None, stuck_reason:
     up : whether it had opened its session
     stop_reason : why the coordinator had it stopped; None: it did not
     stuck_reason : why the agent killed it of its own accord; None: it did not
+    raised : the exception that ended its script, in one line; "": the log may have one
     """
     if stop_reason is not None:
         return ExitCause.STOPPED, stop_reason
@@ -59,17 +62,19 @@ def on_exit(event: WorkerEnded, up: bool, stop_reason: str | None, stuck_reason:
     if event.status == ORPHANED_STATUS:  # of an agent that lives
         return ExitCause.RAISED, _ORPHANED
     if event.status in _DIFFERS:
-        return _DIFFERS[event.status], last_words(event.tail)
+        return _DIFFERS[event.status], raised or last_words(event.tail)
     if event.status == GPU_FAILED_STATUS:
-        return ExitCause.DIED, _failed(event.tail, event.status)
+        return ExitCause.DIED, raised or _failed(event.tail, event.status)
     if event.status > 0:
-        return ExitCause.RAISED, _failed(event.tail, event.status)
+        return ExitCause.RAISED, raised or _failed(event.tail, event.status)
     return ExitCause.RAISED, _NOT_FINISHED if up else _NO_SESSION
 
 
-def after_loop(event: WorkerEnded, within_s: float, reason: str, *, cut: bool) -> tuple[ExitCause, str]:
+def after_loop(
+    event: WorkerEnded, within_s: float, reason: str, raised: str = "", *, cut: bool
+) -> tuple[ExitCause, str]:
     """Cause and detail of the end of a worker whose loop was over, and whose script had ``within_s`` for the code after
-    it, because of ``reason``. ``cut``: it took longer and was killed.
+    it, because of ``reason``. ``raised``: the exception that ended it; ``cut``: it took longer and was killed.
     """
     status = event.status or 0
     if cut:
@@ -78,8 +83,8 @@ def after_loop(event: WorkerEnded, within_s: float, reason: str, *, cut: bool) -
     if status < 0:
         return ExitCause.DIED, f"its code after the training loop was {_by_signal(-status)}"
     if status > 0:
-        failure = headline(_failed(event.tail, status)) if event.tail.strip() else f"exit status {status}"
-        return ExitCause.RAISED, f"its script failed after the loop: {failure}"
+        failure = _failed(event.tail, status) if event.tail.strip() else f"exit status {status}"
+        return ExitCause.RAISED, f"its script failed after the loop: {raised or failure}"
     return ExitCause.STOPPED, "its script has ended"
 
 

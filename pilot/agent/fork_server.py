@@ -197,7 +197,7 @@ def run(job: ForkJob) -> None:
     from pilot.train.node.devices import take_own
     from pilot.train.node.membership import Seat
     from pilot.train.ranks.script_end import script_ended
-    from pilot.train.script import as_main, imported
+    from pilot.train.script import as_main, imported, last_message
     from pilot.train.script.refusal import show_in_one_line
 
     namespace = as_main.main_module(script)
@@ -216,6 +216,7 @@ def run(job: ForkJob) -> None:
         exec(compile(content, script, "exec"), namespace)
         script_ended()
     except SystemExit as leaving:
+        last_message.report(leaving)
         script_ended(leaving)
         raise
     except BaseException as error:

@@ -26,14 +26,13 @@ from pilot.agent.events_effects import WorkerEnded
 from pilot.agent.fork_client import ForkClient
 from pilot.agent.shortage import when_possible
 from pilot.core.errors import ProtocolError, UserError
+from pilot.core.pool.evidence import TAIL_BYTES
 from pilot.host import proc
 from pilot.host.files import open_regular
 from pilot.protocol import wire
 from pilot.protocol.framing import Frames, framed
 from pilot.rundir import trainer_folder
 from pilot.submission.submission import LaunchSpec
-
-_TAIL_BYTES = 8192
 
 
 class LocalRanks:
@@ -122,7 +121,7 @@ class TrainingProcess:
             with trainer_folder.held(self.log.parent, self.uid) as logs, (logs / self.log.name).open("rb") as file:
                 size = file.seek(0, os.SEEK_END)
                 begin = self.begin if self.begin <= size else 0  # the log was rotated
-                file.seek(max(begin, size - _TAIL_BYTES))
+                file.seek(max(begin, size - TAIL_BYTES))
                 return file.read().decode(errors="replace")
         except OSError:
             return ""

@@ -166,6 +166,8 @@ class WorkerExited:
     node: NodeId
     cause: ExitCause
     detail: str = ""
+    #: class and line of the script's exception, if it is surely the script's should it come on two nodes; "": otherwise
+    origin: str = ""
 
 
 @dataclass(frozen=True, slots=True)

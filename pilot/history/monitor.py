@@ -207,6 +207,7 @@ class Monitor:
             self.open[trainer] = None
             self.trainers[trainer] = self.trainers.pop(trainer)  # moved to the end, as in the core
             record.ended_s, record.settled_s = None, self.now_s
+            record.remarks.clear()
 
     def _removed(self, trainer: TrainerId) -> None:
         """Forget a trainer that has ended; U then covers the others, over the time in which they were open."""

@@ -188,7 +188,8 @@ class Story:
             case commands.FormGroup():
                 self._members[command.trainer, command.generation] = command.members
             case commands.SetNodeAside():
-                text = f"{command.node} is set aside: {headline(command.reason)}"
+                whom = command.trainer or "all trainers"
+                text = f"{command.node} is set aside for {whom}: {headline(command.reason)}"
                 yield Topic.NODE, text, command.trainer, [command.node]
             case commands.HoldTrainer():
                 yield Topic.TRAINER, command.reason, command.trainer, ()

@@ -24,7 +24,7 @@ class TrainerStatus(Answer, frozen=True):
     trainer: str  #: its name
     uid: str  #: its unique identity across pools and names, 32 hexadecimal digits; its checkpoints carry it
     phase: Phase  #: its current phase
-    reason: str  #: why it is in this phase; for a failed trainer with the last lines of its traceback; may be empty
+    reason: str  #: why it is in this phase; of a failed trainer its exception, in one line, and its log; may be empty
     directory: str  #: its folder on the coordinator's host, with `logs/` and `checkpoints/`
     nodes: list[str]  #: the nodes that are training, rank 0 first; may be empty
     target: list[str]  #: the nodes that the last plan gave it

@@ -19,32 +19,15 @@ from msgspec import Meta
 from pilot.core import commands
 from pilot.core.errors import JournalError, ProtocolError
 from pilot.core.events import Unloaded
+from pilot.protocol.fields import Count, Endpoint, FilePath, Name, Sha256, StepTimes, Text, Versions
 from pilot.rundir.entries import FromPlain, plain
-from pilot.submission.loaded_code import FILES_AT_ONCE, PATH_MAX
+from pilot.submission.loaded_code import FILES_AT_ONCE
 from pilot.submission.submission import LaunchSpec
 
-PROTOCOL = 14
+PROTOCOL = 15
 """Incremented with every incompatible change; peers with another number are refused."""
 
 MAX_FRAME_BYTES = 8 * 1024 * 1024
-
-Count = Annotated[int, Meta(ge=0, le=2**53)]  #: every JSON reader represents it exactly, and sums do not overflow
-Name = Annotated[str, Meta(max_length=256)]
-Text = Annotated[str, Meta(max_length=1000)]  #: for people
-Seconds = Annotated[float, Meta(ge=0, le=1e9)]
-Sha256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
-FilePath = Annotated[str, Meta(max_length=PATH_MAX, pattern="^[^\x00-\x1f\x7f]+$")]  #: on a node, for people
-Endpoint = Annotated[str, Meta(max_length=64, pattern=r"^[0-9.]+:[0-9]{1,5}$")]  #: IPv4 address and port
-Versions = Annotated[dict[Name, Name], Meta(max_length=16)]  #: of what is installed on a node, by name
-
-
-class StepTimes(msgspec.Struct, frozen=True, array_like=True):
-    """A node computed ``samples`` in ``steps`` for ``own_s`` of ``wall_s``; the rest it waited for other nodes."""
-
-    steps: Count
-    samples: Count
-    own_s: Seconds
-    wall_s: Seconds
 
 
 class Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
@@ -123,12 +106,21 @@ class CodeLoaded(FromAgent, frozen=True):
 
 
 class WorkerExited(FromAgent, frozen=True):
-    """The worker of ``trainer`` ended. ``cause`` is an ``ExitCause``; ``detail`` is for people (signal, last lines)."""
+    """The worker of ``trainer`` ended. See ``core.events.WorkerExited``; ``detail`` is for people."""
 
     trainer: Name
     cause: str
     detail: str = ""
     log: str = ""
+    origin: str = ""
+
+
+class ScriptRaised(FromAgent, frozen=True):
+    """From a worker to its agent: the exception that ends its script, for ``WorkerExited``."""
+
+    trainer: Name
+    text: str
+    origin: str
 
 
 class RankAddress(FromGroup, frozen=True):

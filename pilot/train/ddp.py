@@ -36,6 +36,7 @@ from pilot.comm.channel import PeerGone
 from pilot.comm.messages import Gather, Gathered, Quit
 from pilot.core.commands import DissolveGroup, ExamineGroup, Outcome, PauseGroup, StopWorker, WriteCheckpoint
 from pilot.core.errors import UserError
+from pilot.core.pool.evidence import TAIL_BYTES, last_words
 from pilot.host import private_folder
 from pilot.protocol import wire
 from pilot.rundir import trainer_folder
@@ -325,12 +326,12 @@ class StepCounts:
 
 
 def _why(status: int) -> str:
-    """Return the reason why the script failed, with the last line of its log, to which this process writes, too."""
+    """Return the reason why the script failed, from the end of its log, to which this process writes, too."""
     how = f"ended with status {status}" if status > 0 else f"was killed by signal {-status}"
     try:
         with Path("/proc/self/fd/2").open("rb") as log:
-            log.seek(max(0, log.seek(0, os.SEEK_END) - 2048))
-            lines = log.read().decode(errors="replace").strip().splitlines()
+            log.seek(max(0, log.seek(0, os.SEEK_END) - TAIL_BYTES))
+            why = last_words(log.read().decode(errors="replace"))
     except OSError:
-        lines = []
-    return f"the script {how}" + (f": {lines[-1][:200]}" if lines and status > 0 else "")
+        why = ""
+    return f"the script {how}" + (f": {why}" if why and status > 0 else "")

@@ -15,6 +15,7 @@ from pilot.core.plan.explain import Explanation
 from pilot.core.trainer.situation import WRITES_TRIED
 from pilot.core.trainer.trainer import Phase
 from pilot.protocol import connection, wire
+from pilot.protocol.fields import StepTimes
 from pilot.protocol.requests import TrainerPhase
 from pilot.rundir.journal import read
 from pilot.rundir.rundir import Ended, read_end
@@ -259,7 +260,7 @@ def test_a_slow_node_is_reported_while_it_is_slow(live: Pool) -> None:
     def pass_by(own_s: tuple[float, float, float], times: int) -> None:
         for _ in range(times):
             for peer, one_s in zip(peers, own_s, strict=True):
-                peer.say(wire.Heartbeat(0.0, {trainer: wire.StepTimes(30, 240, one_s, 10.0)}))
+                peer.say(wire.Heartbeat(0.0, {trainer: StepTimes(30, 240, one_s, 10.0)}))
 
     def told() -> list[str]:
         return live.client.nodes().remarks

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from pilot.cli.events import command as events
 from pilot.protocol import wire
+from pilot.protocol.fields import StepTimes
 from pilot.service.agents import intake
 from tests.integration.live_pool import Peer, Pool, form, until, warm
 from tests.security.fuzz.mutate import texts
@@ -72,7 +73,7 @@ def test_nothing_is_heard_of_a_trainer_that_the_pilot_does_not_run(live: Pool) -
         before = live.trainer(trainer)
         for message in all_about(trainer, generation):
             other.say(message)
-        other.say(wire.Heartbeat(1.0, {trainer: wire.StepTimes(1, 1, 1.0, 1.0)}))
+        other.say(wire.Heartbeat(1.0, {trainer: StepTimes(1, 1, 1.0, 1.0)}))
         other.say(wire.Remark(own, "the last"))
         until(lambda: live.trainer(own).remarks)
         now = live.trainer(trainer)

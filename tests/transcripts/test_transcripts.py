@@ -67,7 +67,8 @@ def parse(line: str, core: Coordinator) -> events.Event:
         case "loaded", [name, node, *files]:
             return events.CodeLoaded(name, node, _pairs(files, "="))
         case "exited", [name, node, cause, *detail]:
-            return events.WorkerExited(name, node, events.ExitCause(cause), " ".join(detail))
+            origin = detail.pop(0)[1:] if detail and detail[0].startswith("@") else ""
+            return events.WorkerExited(name, node, events.ExitCause(cause), " ".join(detail), origin)
         case "formed" | "resumed", [_, _, "at", step]:
             return events.GroupFormed(*of, int(step), resumed=int(step) if word == "resumed" else None)
         case "broken", [_, _, *node]:
@@ -181,7 +182,7 @@ def known_of(core: Coordinator, trainer: Trainer) -> list[str]:
     """Which nodes ``trainer`` doubts, which are blamed, and whether it may grow."""
     doubts = [f"doubts {node} ({stage})" for node, stage in trainer.evidence.doubts.items()]
     stays = trainer.stays_at()
-    blames = [f"{node} was blamed {times} times" for node, times in core.blame.blames.items()]
+    blames = [f"{node} was blamed {len(by)} times" for node, by in core.blame.blames.items() if by]
     return [*doubts, *blames, f"at most {stays[0]} nodes: {stays[1]}" if stays else "it may grow"]
 
 

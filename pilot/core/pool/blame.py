@@ -24,11 +24,15 @@ than a node that trains, from the same samples             joins without, it bla
 its group computes another gradient than before the        the group ends, the node that noticed is set aside for
 resume, from the same samples and parameters               this trainer, and another group tries: if that differs,
                                                            too, or there is none, the trainer fails
+the same exception ended the script in the same line on    the script's fault: the trainer fails; if it runs on
+another node, without a step in between (unless a node     others, the node is set aside for this trainer, which stops
+may cause it: by its files, memory or devices)             growing; no node is blamed
 its worker loaded other code than the trainer's first one  the node is set aside for this trainer, which stops
                                                            growing; no node is blamed, as any would load that
 a second trainer blames the node, or the same one again    the node is set aside for all; work on it goes on
 three nodes in doubt, or all that there are, or the same   the script's fault: the trainer fails; if it runs on
 one once more; and nothing of the trainer runs             others, it only stops growing for a time
+the trainer fails                                          its blames are forgotten
 time passed (``NodeRetried``)                              it is tried again; each time takes twice as long
 a person clears it (``NodeCleared``)                       nothing is known about it any more
 =========================================================  ==========================================================
@@ -39,7 +43,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pilot.core.commands import Command, SetNodeAside
+from pilot.core.commands import Command, Outcome, SetNodeAside
 from pilot.core.events import NodeRetried
 from pilot.core.ids import NodeId, TrainerId
 from pilot.core.pool.evidence import Accusation, Evidence, Fault, SetAside, Stage, headline
@@ -63,9 +67,10 @@ BLAMES = 2
 
 @dataclass(eq=False)
 class BlameState:
-    """How often nodes were blamed and set aside for all, and which trainers have evidence against them."""
+    """Who blamed nodes (None: no trainer's word was needed), how often they were set aside for all, and which trainers
+    have evidence against them."""
 
-    blames: dict[NodeId, int] = field(default_factory=dict)
+    blames: dict[NodeId, list[TrainerId | None]] = field(default_factory=dict)
     times: dict[NodeId, int] = field(default_factory=dict)
     known: dict[NodeId, dict[TrainerId, None]] = field(default_factory=dict)
 
@@ -84,7 +89,7 @@ class Blame(BlameState):
             return
         if noted.works is not None:
             for node in trainer.evidence.worked(*noted.works):
-                self._blamed(now_s, node, trainer, noted)
+                self._blamed(now_s, node, trainer, noted, by=trainer.id)
         elif not trainer.stops:  # otherwise no worker of it is started again, here or elsewhere
             commands = list(noted.commands)
             for accusation in [a for a in noted.accusations if a.node in self._pool]:
@@ -105,9 +110,10 @@ class Blame(BlameState):
         noted.replan = f"{node} was set aside for {trainer.id}"
         match accusation.fault:
             case Fault.NODE:
-                self._blamed(now_s, node, trainer, noted)
+                self._blamed(now_s, node, trainer, noted, by=None)
             case Fault.SCRIPT:
                 trainer.refusal = accusation.reason
+                evidence.doubts.clear()
             case Fault.UNKNOWN:
                 once_more = node in evidence.doubts
                 evidence.doubts[node] = accusation.stage
@@ -136,10 +142,16 @@ class Blame(BlameState):
         return self._pool.aside.pop(node, None) is not None or bool(trainers)
 
     def ended(self, trainer: Trainer) -> None:
-        """Forget the evidence of ``trainer``, which has ended; nodes that it blamed stay blamed."""
+        """Forget the evidence of ``trainer``, which has ended. Nodes that it blamed stay blamed, unless it has failed:
+        then the fault was its script's.
+        """
         for trainers in self.known.values():
             trainers.pop(trainer.id, None)
         trainer.evidence = Evidence()
+        for node, blames in self.blames.items() if trainer.closing is Outcome.FAILED else ():
+            before, blames[:] = len(blames), [by for by in blames if by != trainer.id]
+            if len(blames) < min(before, BLAMES):
+                self._pool.aside.pop(node, None)
 
     def set_aside(self) -> Iterator[tuple[NodeId, TrainerId | None, SetAside]]:
         """Every node that is set aside, for which trainer (None: for all), and until when."""
@@ -180,9 +192,9 @@ class Blame(BlameState):
             trainer.target.remove(node)
             del self._pool.owner[node]
 
-    def _blamed(self, now_s: float, node: NodeId, trainer: Trainer, noted: Noted) -> None:
-        self.blames[node] = self.blames.get(node, 0) + 1
-        if self.blames[node] >= BLAMES and node in self._pool and node not in self._pool.aside:
+    def _blamed(self, now_s: float, node: NodeId, trainer: Trainer, noted: Noted, by: TrainerId | None) -> None:
+        self.blames.setdefault(node, []).append(by)
+        if len(self.blames[node]) >= BLAMES and node in self._pool and node not in self._pool.aside:
             noted.commands.append(self._set_aside_for_all(now_s, node, trainer))
             noted.replan = f"{node} was set aside for all trainers"
 

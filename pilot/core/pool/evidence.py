@@ -138,16 +138,39 @@ class Evidence:
 
 
 TRACEBACK = "Traceback (most recent call last)"
-_TAIL_LINES = 12
+TAIL_BYTES = 1 << 16
+"""How much of a log's end is searched for the reason."""
+
+HEAD_MAX = 200
+"""The longest reason for the end of a script, in characters; the log has the rest."""
 
 
 def last_words(tail: str) -> str:
-    """The end of the last traceback in ``tail``, the error of ours that ended the script, or the last lines."""
+    """Why a script ended, in one line, from the end of its log: the error of ours, the class and message of the last
+    exception with a traceback, or the last line.
+    """
     lines = tail.rstrip().splitlines()
     if is_refusal(tail):
         return lines[-1].removeprefix(REFUSAL)
-    starts = [index for index, line in enumerate(lines) if line.startswith(TRACEBACK)]
-    return "\n".join(lines[starts[-1] if starts else 0 :][-_TAIL_LINES:])
+    starts = [index for index, line in enumerate(lines) if TRACEBACK in line]
+    return head(_exception(lines[starts[-1] :]) if starts else "".join(lines[-1:]))
+
+
+def head(text: str) -> str:
+    """``text`` in one line, cut to :data:`HEAD_MAX` characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= HEAD_MAX else f"{line[: HEAD_MAX - 1]}…"
+
+
+def _exception(lines: Sequence[str]) -> str:
+    """The line below a traceback, which is the first that is not indented; the next one, too, if it ends in a colon.
+    What precedes the traceback's title (``[rank0]: ``, or the ``| `` of a group) precedes the other lines as well.
+    """
+    margin = lines[0].partition(TRACEBACK)[0].removesuffix("Exception Group ").replace("+", "|")
+    below = [line for line in (line.removeprefix(margin) for line in lines[1:]) if line.strip()]
+    first = next((index for index, line in enumerate(below) if not line[0].isspace()), len(below) - 1)
+    text = "".join(below[first : first + 1]) or lines[0]
+    return f"{text} {' '.join(below[first + 1 : first + 2])}" if text.rstrip().endswith(":") else text
 
 
 def is_refusal(tail: str) -> bool:

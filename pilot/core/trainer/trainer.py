@@ -123,6 +123,7 @@ class Trainer:
     samples: int = 0
     deaths_in_a_row: int = 0
     died: dict[NodeId, None] = field(default_factory=dict)  #: nodes with deaths in groups since the last new step
+    raised: dict[NodeId, str] = field(default_factory=dict)  #: the origins of exceptions since the last new step
     broken_in_a_row: int = 0
     refusal: str = ""  #: why no further worker can start: it does not grow until a node is tried again
     differs: str = ""  #: how gradients of nodes that joined differed: it does not grow until it is resumed
@@ -170,7 +171,7 @@ class Trainer:
         """Continue after an end, with its measurements; earlier failures no longer count, and its code may have
         changed."""
         self.outcome, self.reason, self.held, self.shelved, self.stops, self.refusal = None, "", "", "", False, ""
-        self.deaths_in_a_row, self.died, self.broken_in_a_row, self.failed_writes = 0, {}, 0, 0
+        self.deaths_in_a_row, self.died, self.raised, self.broken_in_a_row, self.failed_writes = 0, {}, {}, 0, 0
         self.reached, self.unread, self.code, self.differs = 0, None, {}, ""
         self.proof = Proof.of(self.spec)
 
@@ -257,6 +258,14 @@ class Trainer:
         self.writing.pop(node, None)
         self.proof = self.proof.without(node)
         self.counts.losses += 0 if announced else 1
+
+    def raised_elsewhere(self, node: NodeId, origin: str) -> NodeId | None:
+        """Record that an exception of this ``origin`` ended the script on ``node``; returns another node on which it did
+        so before, without a new step since.
+        """
+        self.raised[node] = origin
+        others = (other for other, before in self.raised.items() if before == origin and other != node)
+        return next(others, None) if origin else None
 
     def awaited_on(self, node: NodeId) -> bool:
         """Whether a worker on ``node`` will soon be able to join a group."""

@@ -152,6 +152,11 @@ def _worker_exited(now_s: float, trainer: Trainer, event: events.WorkerExited) -
     match event.cause:
         case ExitCause.RAISED if trained or worker.has_state:
             return Noted(commands, failure=event.detail)
+        case ExitCause.RAISED if other := trainer.raised_elsewhere(event.node, event.origin):
+            reason = f"it failed on {other} and {event.node} in the same line: {event.detail}"
+            if not trainer.holders():
+                return Noted(commands, failure=reason)
+            return Noted(commands, accusations=(Accusation(event.node, Stage.START, reason, fault=Fault.SCRIPT),))
         case ExitCause.UNREAD:
             again = f"pilot release {trainer.id} tries again"
             return _unread(now_s, trainer, event.node, commands, "start it", f"{event.node}: {event.detail}", again)
@@ -377,7 +382,7 @@ def _progress(now_s: float, trainer: Trainer, event: events.Progress) -> Noted |
     advanced = event.step > max(trainer.step, trainer.reached)
     if advanced:
         trainer.deaths_in_a_row = trainer.broken_in_a_row = 0
-        trainer.died = {}
+        trainer.died, trainer.raised = {}, {}
     trainer.step, trainer.epoch, trainer.samples = event.step, event.epoch, event.samples
     if event.total_samples is not None:
         trainer.total_samples = event.total_samples

@@ -99,7 +99,7 @@ class Inbound:
         if trainer is None or node not in trainer.workers:
             return []
         detail = f"{message.detail}\n(log: {message.log})" if message.log else message.detail
-        return [events.WorkerExited(trainer.id, node, _cause(message.cause), detail)]
+        return [events.WorkerExited(trainer.id, node, _cause(message.cause), detail, message.origin)]
 
     def _group_formed(self, node: NodeId, message: wire.GroupFormed) -> list[Event]:
         """Completes ``FormGroup``."""

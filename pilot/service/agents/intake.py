@@ -34,9 +34,6 @@ WORDS_PER_S, WORDS_AT_ONCE = 0.2, 50
 ROWS = 50
 """This many rows of ``Progress``, or files of ``CodeLoaded``, count as another message."""
 
-DETAIL_MAX = 8000
-"""The end of a long text counts: errors are usually there."""
-
 WARN_EVERY_S = 60.0
 
 _ABOUT_ITSELF = wire.Heartbeat | wire.Noticed
@@ -129,15 +126,10 @@ class Intake:
 
 
 def in_lines(message: M) -> M:
-    """``message`` with each text in one line without control characters; in lines, the last words of a worker."""
+    """``message`` with each text in one line without control characters."""
     if isinstance(message, wire.RankAddress):
         return message  # no texts: the rendezvous checks each address
-    changed = {name: _clean(value) for name, value in _fields(message) if name != "detail"}
-    if isinstance(message, wire.WorkerExited):
-        changed["detail"] = "\n".join(map(one_line, message.detail[-DETAIL_MAX:].splitlines()))
-    elif isinstance(message, wire.RankExamined):
-        changed["detail"] = one_line(message.detail)
-    return msgspec.structs.replace(message, **changed)
+    return msgspec.structs.replace(message, **{name: _clean(value) for name, value in _fields(message)})
 
 
 def _fields(message: wire.Message) -> list[tuple[str, Any]]:

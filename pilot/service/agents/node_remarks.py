@@ -10,7 +10,7 @@ from msgspec.structs import astuple
 from pilot.core.coordinator import Coordinator
 from pilot.core.ids import NodeId, TrainerId
 from pilot.history.words import node_count, node_names
-from pilot.protocol.wire import StepTimes
+from pilot.protocol.fields import StepTimes
 from pilot.service.agents.roster import Roster
 
 LINES_MAX = 3

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 
 from pilot.core.ids import NodeId
 from pilot.protocol import wire
-from pilot.protocol.wire import StepTimes
+from pilot.protocol.fields import StepTimes, Versions
 from pilot.service.agents.admission import Grant, Living, same_job
 from pilot.service.agents.intake import Quota
 from pilot.service.agents.server import Peer
@@ -127,7 +127,7 @@ class Roster:
             self._kin.setdefault(kinship, {})[node] = pilot
         return known is None
 
-    def versions(self) -> dict[NodeId, wire.Versions]:
+    def versions(self) -> dict[NodeId, Versions]:
         """The library versions of the nodes, as far as they are known."""
         return {pilot.node: pilot.hello.versions for pilot in self.pilots.values() if pilot.hello is not None}
 

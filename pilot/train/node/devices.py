@@ -24,9 +24,13 @@ def exit_status(error: BaseException) -> int:
     """Return the exit status of a script that ends with ``error``. It is a special one if the GPU failed or had no
     memory left (somebody else may compute on it), because the script may succeed on another node.
     """
+    return GPU_FAILED_STATUS if is_of_gpu(error) else 1
+
+
+def is_of_gpu(error: BaseException) -> bool:
+    """Return whether the GPU failed, or had no memory left."""
     kinds = tuple(filter(None, (getattr(torch, name, None) for name in ("AcceleratorError", "OutOfMemoryError"))))
-    of_gpu = isinstance(error, kinds) or (isinstance(error, RuntimeError) and str(error).startswith(_FAILURES))
-    return GPU_FAILED_STATUS if of_gpu else 1
+    return isinstance(error, kinds) or (isinstance(error, RuntimeError) and str(error).startswith(_FAILURES))
 
 
 def own_device() -> torch.device:

@@ -7,6 +7,7 @@ from collections import deque
 from statistics import median
 
 from pilot.protocol import wire
+from pilot.protocol.fields import StepTimes
 
 WINDOW = 20
 """The current rate is the median of this many steps (FreeTrain's and MalleTrain's monitors need a recent rate)."""
@@ -90,7 +91,7 @@ class PaceMeter:
         self._began_s = None
         if now_s - self._since_s < PERIOD_S or self._steps < PERIOD_STEPS:
             return None
-        pace = wire.StepTimes(self._steps, self._samples, max(0.0, self._own_s), now_s - self._since_s)
+        pace = StepTimes(self._steps, self._samples, max(0.0, self._own_s), now_s - self._since_s)
         self._since_s, self._own_s, self._steps, self._samples = None, 0.0, 0, 0
         return wire.RankStepTimes(self._trainer, pace)
 

@@ -8,6 +8,7 @@ import types
 from typing import Any, NoReturn
 
 from pilot.train.node.devices import exit_status
+from pilot.train.script import last_message
 
 
 def main_module(script: str) -> dict[str, Any]:
@@ -19,9 +20,10 @@ def main_module(script: str) -> dict[str, Any]:
 
 
 def fail(error: BaseException) -> NoReturn:
-    """Print the traceback from the script's frame on (or our own error), and exit as the interpreter would, but with a
-    special status if the GPU failed. Call it where ``error`` was caught.
+    """Report ``error`` to the agent, print the traceback from the script's frame on (or our own error), and exit as the
+    interpreter would, but with a special status if the GPU failed. Call it where ``error`` was caught.
     """
+    last_message.report(error)
     traceback = error.__traceback__.tb_next if error.__traceback__ else None
     sys.excepthook(type(error), error.with_traceback(traceback), traceback)
     sys.exit(exit_status(error))

@@ -26,13 +26,18 @@ def show_in_one_line() -> None:
 
 
 def line(error: BaseException) -> str:
+    """Return the line with which ``error`` ends the script."""
+    return f"{REFUSAL}{placed(error)}"
+
+
+def placed(error: BaseException) -> str:
     """Return ``error`` with its place in the script."""
-    return f"{REFUSAL}{_place(traceback.extract_tb(error.__traceback__))}{error}"
+    return f"{place(traceback.extract_tb(error.__traceback__))}{error}"
 
 
 def note(text: str) -> None:
     """Print a note for the script's author to its log, with the place in the script."""
-    print(f"pilot: {_place(traceback.extract_stack())}{text}", file=sys.stderr, flush=True)
+    print(f"pilot: {place(traceback.extract_stack())}{text}", file=sys.stderr, flush=True)
 
 
 def is_of_a_library(filename: str) -> bool:
@@ -40,7 +45,7 @@ def is_of_a_library(filename: str) -> bool:
     return filename.startswith(_LIBRARIES)
 
 
-def _place(frames: traceback.StackSummary) -> str:
+def place(frames: traceback.StackSummary) -> str:
     """Return the file and line of the innermost frame that is not in a library, as a prefix; "" if there is none."""
     own = [frame for frame in frames if not is_of_a_library(frame.filename)]
     return f"{own[-1].filename}, line {own[-1].lineno}: " if own else ""

@@ -38,6 +38,7 @@ from pilot.core.commands import (
 )
 from pilot.core.events import Unloaded
 from pilot.protocol import wire
+from pilot.protocol.fields import StepTimes
 from pilot.submission.submission import LaunchSpec
 
 WELCOME = wire.Welcome("n1", "lab", heartbeat_s=1, silent_s=5, orphan_s=100, grace_s=30)
@@ -151,8 +152,8 @@ def test_what_comes_after_the_loop_has_the_time_that_it_is_given(
 
 def test_what_a_worker_measures_is_kept_for_the_next_heartbeat(up: Machine) -> None:
     for steps in (20, 21):
-        assert up.take(WorkerMessage("t1", wire.RankStepTimes("t1", wire.StepTimes(steps, 160, 4.0, 10.0)))) == []
-    assert up.state.step_times == {"t1": wire.StepTimes(21, 160, 4.0, 10.0)}
+        assert up.take(WorkerMessage("t1", wire.RankStepTimes("t1", StepTimes(steps, 160, 4.0, 10.0)))) == []
+    assert up.state.step_times == {"t1": StepTimes(21, 160, 4.0, 10.0)}
 
 
 FINISHED, CANCELLED = StopWorker("t1", "", "finished", 60.0), StopWorker("t1", "", "cancelled")

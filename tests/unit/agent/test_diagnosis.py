@@ -50,7 +50,7 @@ def test_the_status_is_shown_unless_a_traceback_or_a_refusal_explains_it() -> No
     def told(status: int, tail: str) -> str:
         return diagnosis.on_exit(WorkerEnded("t1", status, tail), up=True, stop_reason=None, stuck_reason=None)[1]
 
-    assert told(3, "step 3\nno data left\n") == "step 3\nno data left (exit status 3)"
+    assert told(3, "step 3\nno data left\n") == "no data left (exit status 3)"
     assert told(3, "pilot: train.py, line 3: it keeps values\n") == "the script ended with exit status 3"
     assert told(3, "no data left\npilot: it keeps values\n") == "no data left (exit status 3)"
     assert told(1, TRACEBACK) == diagnosis.last_words(TRACEBACK)
@@ -68,16 +68,12 @@ def test_what_was_asked_for_is_no_failure_however_it_ended() -> None:
     assert diagnosis.on_exit(ended, True, "cancelled", None) == (ExitCause.STOPPED, "cancelled")
 
 
-def test_last_words_are_the_last_traceback() -> None:
-    assert diagnosis.last_words(TRACEBACK) == "\n".join(TRACEBACK.splitlines()[-3:])
-    assert diagnosis.last_words("one\ntwo\n") == "one\ntwo"
-    long = "Traceback (most recent call last):\n" + "\n".join(map(str, range(100))) + "\nRecursionError: deep"
-    assert diagnosis.last_words(long).splitlines()[-1] == "RecursionError: deep"
-    assert len(diagnosis.last_words(long).splitlines()) == 12
-
-
-def test_last_words_are_the_refusal_where_the_script_was_refused() -> None:
-    assert diagnosis.last_words("epoch 1\npilot.train: train.py, line 3: no\n") == "train.py, line 3: no"
+def test_what_the_script_said_as_it_ended_counts_more_than_its_log() -> None:
+    ended = WorkerEnded("t1", 1, TRACEBACK)
+    told = diagnosis.on_exit(ended, up=True, stop_reason=None, stuck_reason=None, raised="KeyError: 'a'")
+    assert told == (ExitCause.RAISED, "KeyError: 'a'")
+    _, after = diagnosis.after_loop(ended, 600.0, "finished", "KeyError: 'a'", cut=False)
+    assert after == "its script failed after the loop: KeyError: 'a'"
 
 
 def test_why_a_group_is_over_is_one_line() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pilot.core.ids import NodeId, TrainerId
-from pilot.protocol.wire import StepTimes
+from pilot.protocol.fields import StepTimes
 from pilot.service.agents.node_remarks import LINES_MAX, VersionsSeen, differences, sentence, slow, total
 
 A, B, C, D, E = map(NodeId, "abcde")

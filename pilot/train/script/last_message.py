@@ -1,0 +1,118 @@
+"""What a script's process tells its agent as it ends: the exception that ends it, and what keeps it from ending.
+
+The agent could only guess at both from the log, of which a long message leaves only its end.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import traceback
+from collections.abc import Iterator
+
+from torch.distributed import DistError
+
+from pilot.core.errors import PilotError, UserError
+from pilot.core.pool.evidence import TRACEBACK, head, last_words
+from pilot.protocol import wire
+from pilot.protocol.framing import framed
+from pilot.train.node.devices import is_of_gpu
+from pilot.train.script import refusal
+
+_OF_SCRIPTS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    NameError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+)
+"""Exceptions that are a script's whatever their message says."""
+
+_OF_NODES = re.compile(r"[Mm]emory|CUDA|HIP|GPU|NVIDIA|shared object|killed|died|terminated|unexpected")
+"""Words in messages about what a node lacks, or what happened to a process there."""
+
+
+def report(error: BaseException) -> None:
+    """Tell the agent, if there is one, that ``error`` ends the script."""
+    if isinstance(error, SystemExit) and error.code in (None, 0):
+        return
+    send(wire.ScriptRaised(os.environ.get("PILOT_TRAINER", ""), words(error), origin(error)))
+
+
+def send(message: wire.FromAgent) -> None:
+    """Send ``message`` to the agent, if there is one: the session's socket may never have been made."""
+    if "PILOT_CONTROL_FD" not in os.environ:
+        return
+    try:
+        with socket.socket(fileno=os.dup(int(os.environ["PILOT_CONTROL_FD"]))) as control:
+            control.sendall(framed(wire.encode(message)))
+    except OSError:
+        return  # the agent has ended, or the script has closed its descriptors
+
+
+def words(error: BaseException) -> str:
+    """The class of ``error`` and its message, in one line of limited length; "": only the log may have more."""
+    if isinstance(error, PilotError):
+        return refusal.placed(error)
+    if isinstance(error, SystemExit):
+        why = head(error.code) if isinstance(error.code, str) else words(error.__context__) if error.__context__ else ""
+        return why and f"{why} (exit status {error.code if isinstance(error.code, int) else 1})"
+    text = _message(error)
+    if TRACEBACK in text:  # of an exception in another process, a DataLoader's
+        return last_words(text)
+    name = type(error).__qualname__ if type(error).__module__ in ("builtins", "__main__") else _full_name(error)
+    parts = [f"{name}: {text}" if text else name]
+    if isinstance(error, BaseExceptionGroup):
+        parts.append(words(error.exceptions[0]))
+    return head(": ".join(parts))
+
+
+def origin(error: BaseException) -> str:
+    """The class of ``error`` and its line in the script, which are the same wherever the script is wrong; "" if a node
+    may be at fault, or nothing can be said."""
+    if isinstance(error, SystemExit):
+        if error.__context__ is not None:
+            return origin(error.__context__)
+        if not (isinstance(error.code, str) or error.code == UserError.exit_status):  # wrong usage, by convention
+            return ""
+    place = refusal.place(traceback.extract_tb(error.__traceback__))
+    if isinstance(error, SyntaxError):
+        place = f"{error.filename}, line {error.lineno}: "
+    return f"{place}{_full_name(error)}" if place and not any(map(_may_be_of_node, _causes(error))) else ""
+
+
+def _may_be_of_node(error: BaseException) -> bool:
+    if isinstance(error, (OSError, MemoryError, DistError)) or is_of_gpu(error):
+        return True
+    if isinstance(error, PilotError) and not isinstance(error, UserError):
+        return True
+    return not isinstance(error, _OF_SCRIPTS) and _OF_NODES.search(_message(error)) is not None
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """``error``, what it was raised from or while handling, and the parts of groups."""
+    todo, seen = [error], set[int]()
+    while todo:
+        one = todo.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        yield one
+        context = None if one.__suppress_context__ else one.__context__
+        parts = one.exceptions if isinstance(one, BaseExceptionGroup) else ()
+        todo += [other for other in (one.__cause__, context, *parts) if other is not None]
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # whatever a user's class does there
+        return ""
+
+
+def _full_name(error: BaseException) -> str:
+    return f"{type(error).__module__}.{type(error).__qualname__}"

@@ -1,0 +1,131 @@
+"""What a script says as it ends: the exception in one line, and whether it is surely the script's own."""
+
+from __future__ import annotations
+
+import subprocess
+import textwrap
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+
+import pytest
+import torch
+
+from pilot.core.errors import CheckpointError, UserError
+from pilot.core.pool.evidence import HEAD_MAX
+from pilot.train.script import last_message
+
+HELP = {
+    "BrokenProcessPool": BrokenProcessPool,
+    "CheckpointError": CheckpointError,
+    "UserError": UserError,
+    "subprocess": subprocess,
+    "torch": torch,
+}
+
+
+def raised(tmp_path: Path, code: str) -> BaseException:
+    """The exception that ends a script of this ``code``."""
+    script = tmp_path / "train.py"
+    script.write_text(textwrap.dedent(code))
+    try:
+        exec(compile(script.read_text(), str(script), "exec"), dict(HELP))
+    except BaseException as error:
+        return error
+    raise AssertionError("it ends well")
+
+
+GROUP = "raise ExceptionGroup('two failed', [ValueError('a'), {}])"
+FROM = "try:\n    {}\nexcept Exception as error:\n    raise RuntimeError('cannot load') from error"
+EXIT = "try:\n    {}\nexcept Exception as error:\n    print(error)\n    raise SystemExit(1)"
+
+
+@pytest.mark.parametrize(
+    ("code", "words", "origin"),
+    [
+        ("raise ValueError('no labels')", "ValueError: no labels", "line 1: builtins.ValueError"),
+        ("\n{}['x']", "KeyError: 'x'", "line 2: builtins.KeyError"),
+        ("assert 1 == 2", "AssertionError", "line 1: builtins.AssertionError"),
+        (
+            "import json\njson.loads('{')",
+            "json.decoder.JSONDecodeError: Expecting",
+            "line 2: json.",
+        ),
+        ("import nowhere", "ModuleNotFoundError: No module named 'nowhere'", "line 1: builtins.ModuleNotFoundError"),
+        ("raise RuntimeError('Error(s) in\\n\\tloading:')", "RuntimeError: Error(s) in loading:", "line 1: "),
+        ("torch.ones(2) @ torch.ones(3)", "RuntimeError: inconsistent tensor size", "line 1: builtins.RuntimeError"),
+        ("raise SystemExit('no data\\nleft')", "no data left (exit status 1)", "line 1: builtins.SystemExit"),
+        ("raise SystemExit(2)", "", "line 1: builtins.SystemExit"),
+        ("raise SystemExit(1)", "", ""),
+        (EXIT.format("{}['x']"), "KeyError: 'x' (exit status 1)", "line 2: builtins.KeyError"),
+        (
+            GROUP.format("KeyError('b')"),
+            "ExceptionGroup: two failed (2 sub-exceptions): ValueError: a",
+            "line 1: builtins",
+        ),
+        (FROM.format("{}['x']"), "RuntimeError: cannot load", "line 4: builtins.RuntimeError"),
+        ("raise UserError('no batch')", "line 1: no batch", "line 1: pilot.core.errors.UserError"),
+        # what a node may cause
+        ("open('/nowhere/x')", "FileNotFoundError: [Errno 2] No such file or directory: '/nowhere/x'", ""),
+        ("raise MemoryError", "MemoryError", ""),
+        (FROM.format("open('/nowhere/x')"), "RuntimeError: cannot load", ""),
+        (EXIT.format("open('/nowhere/x')"), "FileNotFoundError: [Errno 2] No such file or directory", ""),
+        (GROUP.format("OSError('b')"), "ExceptionGroup: two failed (2 sub-exceptions): ValueError: a", ""),
+        ("raise torch.OutOfMemoryError('CUDA out of memory')", "torch.OutOfMemoryError: CUDA out of memory", ""),
+        ('raise RuntimeError("DefaultCPUAllocator: can\'t allocate memory")', "RuntimeError: DefaultCPUAllocator", ""),
+        ("raise RuntimeError('DataLoader worker (pid 7) is killed by signal')", "RuntimeError: DataLoader worker", ""),
+        ("raise BrokenProcessPool('A process was terminated')", "concurrent.futures.process.BrokenProcessPool: A ", ""),
+        ("raise ImportError('libcuda.so.1: cannot open shared object file')", "ImportError: libcuda.so.1", ""),
+        ("raise torch.distributed.DistNetworkError('refused')", "torch.distributed.DistNetworkError: refused", ""),
+        ("subprocess.run('kill -9 $$', shell=True, check=True)", "subprocess.CalledProcessError: Command", ""),
+        ("raise CheckpointError('it is damaged')", "line 1: it is damaged", ""),
+    ],
+)
+def test_an_exception(tmp_path: Path, code: str, words: str, origin: str) -> None:
+    error = raised(tmp_path, code)
+    assert last_message.words(error).replace(f"{tmp_path}/train.py, ", "").startswith(words)
+    assert bool(words) == bool(last_message.words(error))
+    where = last_message.origin(error)
+    assert where.removeprefix(f"{tmp_path}/train.py, ").startswith(origin)
+    assert bool(origin) == bool(where)
+
+
+def test_the_place_is_the_innermost_line_of_the_users() -> None:
+    def load(index: int) -> None:
+        [][index]
+
+    def origin(index: int) -> str:
+        try:
+            load(index)
+        except IndexError as error:
+            return last_message.origin(error)
+        return ""
+
+    assert origin(1) == origin(2) != ""
+
+
+def test_a_script_that_is_no_python_has_a_place(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("foo(\n")
+    try:
+        compile("foo(\n", str(tmp_path / "train.py"), "exec")
+    except SyntaxError as error:
+        assert last_message.words(error) == "SyntaxError: '(' was never closed (train.py, line 1)"
+        assert last_message.origin(error) == f"{tmp_path}/train.py, line 1: builtins.SyntaxError"
+
+
+class _Silent(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
+def test_strange_exceptions_have_words() -> None:
+    assert last_message.words(ValueError("x" * 9999)) == f"ValueError: {'x' * (HEAD_MAX - 13)}…"
+    assert last_message.words(_Silent()).endswith("_Silent")
+    worker = (
+        "Caught KeyError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n  File 'x'\n"
+    )
+    assert last_message.words(KeyError(f"{worker}KeyError: 'x'")) != ""
+    assert last_message.words(ValueError(f"{worker}ValueError: no labels\n")) == "ValueError: no labels"
+    ring = ValueError("a")
+    ring.__cause__ = KeyError("b")
+    ring.__cause__.__context__ = ring
+    assert last_message.origin(ring) == ""
