@@ -126,7 +126,7 @@ EFFECTS = (
         "if a node was set aside for all, or the rate is now known on the count that a profile measures; or if its "
         "curve was a guess or moved by more than its error, and the last problem is half the forward-looking time old",
     ),
-    Effect(e.TrainerFinished, "it closes", "if it was open"),
+    Effect(e.TrainerFinished, "it closes; its leader's node is busy, and no trainer is to get it", "if it was open"),
     Effect(e.NodeRetried, "the node is no longer set aside", "if it was"),
     Effect(e.NodeCleared, "the node's failures are forgotten", "if something was"),
     Effect(
@@ -228,7 +228,7 @@ TRAINER_CHANGES = (
     PhaseChange(Phase.FAILED, Phase.STARTING, (e.TrainerResumed,)),
     PhaseChange(Phase.CANCELLED, Phase.QUEUED, (e.TrainerResumed,)),
     PhaseChange(Phase.CANCELLED, Phase.STARTING, (e.TrainerResumed,)),
-    PhaseChange(Phase.STARTING, Phase.QUEUED, (e.TrainerHeld, e.BudgetDue, e.CodeLoaded)),
+    PhaseChange(Phase.STARTING, Phase.QUEUED, (e.TrainerHeld, e.TrainerFinished, e.BudgetDue, e.CodeLoaded)),
     PhaseChange(Phase.PAUSED, Phase.QUEUED, (e.TrainerHeld, e.BudgetDue, e.CodeLoaded)),
     PhaseChange(Phase.QUEUED, Phase.STOPPED, (e.BudgetDue, e.WorkerExited, e.PoolChanged)),
     PhaseChange(Phase.STARTING, Phase.STOPPED, (e.BudgetDue,)),

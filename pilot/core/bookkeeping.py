@@ -161,7 +161,17 @@ class Bookkeeping(State):
         if trainer is None or event.generation not in trainer.living:
             return []
         trainer.step, trainer.samples = event.step, event.samples
-        return self._end(event.trainer, Outcome.FINISHED, f"after step {event.step}")
+        out = self._end(event.trainer, Outcome.FINISHED, f"after step {event.step}")
+        for node in trainer.run_on():
+            self._is_busy(node)
+        return out
+
+    def _is_busy(self, node: NodeId) -> None:
+        """Give ``node`` to no trainer while a script runs on there, not even to one that was to get it."""
+        self.pool.busy[node] = None
+        if (owner := self.pool.owner.pop(node, None)) is not None:
+            self.trainers[owner].target.remove(node)
+            self._touch(owner)
 
     # --- studies ----------------------------------------------------------------------------------------------------
 

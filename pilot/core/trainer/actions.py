@@ -29,13 +29,11 @@ def close(situation: Situation) -> list[Command]:
     # A finished group is not dissolved: its ranks exit cleanly with their workers.
     finished = outcome is Outcome.FINISHED
     out = [] if finished else dissolve(trainer, trainer.reason)
-    leaders = trainer.members[:1] if trainer.group is not None else tuple(trainer.workers)
     trainer.group = trainer.forming = None
     trainer.pausing = False
     for node, worker in trainer.workers.items():
-        if finished and worker.has_state and node in leaders:
+        if finished and worker.has_state and node in situation.pool.busy:
             worker.alone_s = trainer.spec.after_loop_s
-            situation.pool.busy[node] = None
     out += stop(trainer, list(trainer.workers), outcome.value)
     if not trainer.workers:
         trainer.outcome, trainer.closing = outcome, None

@@ -246,6 +246,11 @@ class Trainer:
         """The nodes whose workers are ready and hold a state, in the order in which they started."""
         return [n for n, w in self.workers.items() if w.has_state and w.phase is WorkerPhase.READY]
 
+    def run_on(self) -> list[NodeId]:
+        """The nodes on which its script may run on now that its loop is over: its leader's."""
+        leaders = self.members[:1] if self.group is not None else self.workers
+        return [node for node in leaders if self.holds_state(node)]
+
     def lost_all(self, pool: Pool, went: Set[NodeId]) -> bool:
         """Whether no member of the training group stays, now that the nodes ``went`` are gone or have got a notice."""
         stays = any(n in pool and n not in pool.leaving for n in self.members)
