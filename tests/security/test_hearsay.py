@@ -67,8 +67,8 @@ def all_about(trainer: str, generation: int) -> list[wire.FromAgent]:
 
 def test_nothing_is_heard_of_a_trainer_that_the_pilot_does_not_run(live: Pool) -> None:
     kinds = {type(message) for message in all_about("t", 1)}
-    about_itself = {wire.Hello, wire.Heartbeat, wire.Noticed, wire.RankStepTimes}  # the last: never to a coordinator
-    assert kinds | about_itself == set(wire.FROM_AGENT)
+    about_itself, to_its_agent = {wire.Hello, wire.Heartbeat, wire.Noticed}, {wire.RankStepTimes, wire.ScriptRaised}
+    assert kinds | about_itself | to_its_agent == set(wire.FROM_AGENT)
     with trains(live, "other") as (other, own, _), trains(live, "victim") as (_, trainer, generation):
         before = live.trainer(trainer)
         for message in all_about(trainer, generation):
