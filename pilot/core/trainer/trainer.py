@@ -265,8 +265,8 @@ class Trainer:
         self.counts.losses += 0 if announced else 1
 
     def raised_elsewhere(self, node: NodeId, origin: str) -> NodeId | None:
-        """Record that an exception of this ``origin`` ended the script on ``node``; returns another node on which it did
-        so before, without a new step since.
+        """Record that an exception of this ``origin`` ended the script on ``node``; returns another node on which
+        that happened without a new step since.
         """
         self.raised[node] = origin
         others = (other for other, before in self.raised.items() if before == origin and other != node)
