@@ -4,7 +4,6 @@ would they be preemptable?
 
 from __future__ import annotations
 
-import getpass
 import grp
 import os
 import re
@@ -16,7 +15,8 @@ from pathlib import Path
 from pilot.core.errors import SubmitError
 from pilot.doctor.finding import Finding, fail, ok, ok_if, warn
 from pilot.host.commands import Run, run_command
-from pilot.provisioning.scheduler_pbs import walltime_s
+from pilot.host.private_folder import user_name
+from pilot.provisioning.scheduler_pbs import attributes, queues, walltime_s
 from pilot.provisioning.scheduler_slurm import limit_s
 from pilot.site.site import Site, walltime_text
 
@@ -80,26 +80,51 @@ def _pbs(site: Site, run: Run) -> Iterator[Finding]:
     if site.queue is None:
         yield _unnamed()
         return
-    queue = _attributes(run(["qstat", "-Q", "-f", site.queue], site.command_timeout_s))
-    yield from _open(site.queue, queue)
-    yield from _long_enough(site, walltime_s(queue.get("resources_max.walltime", "")))
-    yield from _within_limits(site, queue)
-    delay_s = _kill_delay_s(queue)
-    if delay_s is None:
-        yield _ok(f"queue {site.queue} shows no kill_delay, so PBS's default is assumed; --pilots 1 measures it")
-    yield grace(site, _KILL_DELAY_S if delay_s is None else delay_s)
+    found = queues(site, run)
+    if site.queue not in found:
+        yield _fail(f"PBS has no queue {site.queue}", "correct queue in the site file; qstat -Q lists them")
+        return
+    yield from _open(site.queue, found[site.queue])
+    yield from _long_enough(site, _longest_s(found[site.queue]))
+    if _routes(found[site.queue]):
+        found = {name: queue for name, queue in found.items() if not _routes(queue) and _takes(site, queue)}
+        to = ", ".join(found) or "no queue that is open to us and allows their wall time"
+        yield ok_if(bool(found), "scheduler", f"queue {site.queue} passes pilots on to {to}", _ASK, fail)
+        for name, queue in found.items():
+            yield from _open(name, queue)
+    for name, queue in found.items():
+        yield from _within_limits(site, name, queue)
+    delays_s = {name: _kill_delay_s(queue) for name, queue in found.items()}
+    for name in [name for name, delay_s in delays_s.items() if delay_s is None]:
+        yield _ok(f"queue {name} shows no kill_delay, so PBS's default is assumed; --pilots 1 measures it")
+    if delays_s:
+        yield grace(site, min(_KILL_DELAY_S if delay_s is None else delay_s for delay_s in delays_s.values()))
     yield from _preemptable(site, run)
 
 
 def shows_kill_delay(site: Site, run: Run = run_command) -> bool:
-    """Whether the queue shows how long a job lives after TERM."""
-    if site.queue is None:
-        return False
+    """Whether each queue that pilots may run in shows how long a job lives after TERM."""
     try:
-        answer = run(["qstat", "-Q", "-f", site.queue], site.command_timeout_s)
+        found = queues(site, run)
     except SubmitError:
         return False
-    return _kill_delay_s(_attributes(answer)) is not None
+    delays_s = [_kill_delay_s(queue) for queue in found.values() if not _routes(queue)]
+    return bool(delays_s) and None not in delays_s
+
+
+def _routes(queue: Mapping[str, str]) -> bool:
+    return queue.get("queue_type") == "Route"
+
+
+def _takes(site: Site, queue: Mapping[str, str]) -> bool:
+    """Whether the queue accepts pilots that are routed to it."""
+    longest_s = _longest_s(queue)
+    long_enough = longest_s is None or longest_s >= site.walltime_s
+    return queue.get("enabled") != "False" and not _closed_to_us(queue) and long_enough
+
+
+def _longest_s(queue: Mapping[str, str]) -> float | None:
+    return walltime_s(queue.get("resources_max.walltime", ""))
 
 
 def _kill_delay_s(queue: Mapping[str, str]) -> float | None:
@@ -128,7 +153,7 @@ def _open(name: str, queue: Mapping[str, str]) -> Iterator[Finding]:
 
 def _closed_to_us(queue: Mapping[str, str]) -> list[str]:
     closed = []
-    for kind, names in (("user", {getpass.getuser()}), ("group", _groups())):
+    for kind, names in (("user", {user_name(os.getuid())}), ("group", _groups())):
         listed = queue.get(f"acl_{kind}s", "")
         if queue.get(f"acl_{kind}_enable") == "True" and not _admits(listed, names):
             closed.append(f"is closed to {', '.join(sorted(names))} (acl_{kind}s: {listed})")
@@ -147,41 +172,40 @@ def _admits(listed: str, names: Collection[str]) -> bool:
     return not verdict.startswith("-")
 
 
-def _within_limits(site: Site, queue: Mapping[str, str]) -> Iterator[Finding]:
+def _within_limits(site: Site, name: str, queue: Mapping[str, str]) -> Iterator[Finding]:
     """Check the limits on a user's jobs, or on all jobs: ``[u:PBS_GENERIC=10]``, ``[o:PBS_ALL=10]``, or the older
     ``max_user_run``."""
-    user = getpass.getuser()
-    for name in ("max_run", "max_queued", "max_user_run"):
-        text = queue.get(name, "")
+    user = user_name(os.getuid())
+    for limit in ("max_run", "max_queued", "max_user_run"):
+        text = queue.get(limit, "")
         limits = re.findall(rf"(?:u:(?:{re.escape(user)}|PBS_GENERIC)|o:PBS_ALL)=(\d+)", text) or re.findall(
             r"^\d+$", text
         )
         if limits and (least := min(map(int, limits))) < site.max_jobs:
-            seen = f"queue {site.queue} allows {least} jobs ({name} = {text}), the site file {site.max_jobs}"
+            seen = f"queue {name} allows {least} jobs ({limit} = {text}), the site file {site.max_jobs}"
             yield _warn(seen, f"set max_jobs={least} in the site file: further jobs would wait or be refused")
 
 
 def _preemptable(site: Site, run: Run) -> Iterator[Finding]:
     """Check that the scheduler can preempt pilots; any user can query how."""
     try:
-        order = _attributes(run(["qmgr", "-c", "list sched"], site.command_timeout_s)).get("preempt_order", "")
+        order = attributes(run(["qmgr", "-c", "list sched"], site.command_timeout_s)).get("preempt_order", "")
     except SubmitError as error:
         yield _warn(f"cannot find out how pilots are preempted: {error}", "ask the admins for preempt_order")
         return
-    ways = set(re.sub(r"[^SCRD]", "", order))
-    if ways and not ways & {"S", "D"} and not site.requeue:
+    ends = {"S", "D", "R"} if site.requeue else {"S", "D"}
+    # It may differ with the share of the wall time that is left: "R 50 D".
+    useless = [ways for ways in re.findall("[SCRD]+", order) if ends.isdisjoint(ways)]
+    if any("R" in ways for ways in useless):
         seen = f"PBS preempts by requeueing (preempt_order = {order}), which requeue=False forbids: pilots would "
         yield _fail(f"{seen}never be preempted", "set requeue=True in the site file")
-    elif "S" in ways:
+    elif useless:
+        seen = f"PBS preempts by checkpointing only (preempt_order = {order}), which pilots do not support: they would "
+        yield _fail(f"{seen}never be preempted", _ASK)
+    elif "S" in order:
         yield _suspends(f"preempt_order = {order}")
-    elif ways:
+    elif order:
         yield _ok(f"pilots can be preempted (preempt_order = {order})")
-
-
-def _attributes(text: str) -> dict[str, str]:
-    """Parse ``name = value`` lines of qstat -f and qmgr; long values continue on a line that starts with a tab."""
-    pairs = (line.strip().partition(" = ") for line in text.replace("\n\t", "").splitlines())
-    return {name: value for name, _, value in pairs if value}
 
 
 # --- LSF

@@ -117,14 +117,16 @@ def _opened(path: Path, name: Path, *, follow: bool) -> int:
 
 def _check(status: os.stat_result, name: Path) -> None:
     if status.st_uid != os.geteuid():
-        raise UnsafeFolder(f"it belongs to {_user(status.st_uid)}; have it removed, or choose another folder", name)
+        owner = user_name(status.st_uid)
+        raise UnsafeFolder(f"it belongs to user {owner}; have it removed, or choose another folder", name)
     if status.st_mode & _WRITABLE_BY_OTHERS:
         mode = stat.S_IMODE(status.st_mode)
         raise UnsafeFolder(f"others may write to it (mode {mode:04o}); if all in it is yours, chmod go-w it", name)
 
 
-def _user(uid: int) -> str:
+def user_name(uid: int) -> str:
+    """The user's name; the number if it has none."""
     try:
-        return f"user {pwd.getpwuid(uid).pw_name}"
+        return pwd.getpwuid(uid).pw_name
     except KeyError:
-        return f"user {uid}"
+        return str(uid)

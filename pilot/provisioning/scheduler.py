@@ -7,8 +7,8 @@ does not answer, an error is raised, which implies nothing about the jobs.
 from __future__ import annotations
 
 import asyncio
-import getpass
 import logging
+import os
 import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -20,6 +20,7 @@ from typing import Protocol, TypeVar
 
 from pilot.core.errors import PilotError, SubmitError
 from pilot.host.commands import CommandRefused, Run, run_command
+from pilot.host.private_folder import user_name
 from pilot.provisioning.last_words import last_line
 from pilot.site.site import Site
 
@@ -153,7 +154,7 @@ class BatchQueue(Queue):
         self._site = site
         self._prefix = f"{prefix}."
         self._run = run
-        self._user = user or getpass.getuser()
+        self._user = user or user_name(os.getuid())
 
     def cancel(self, jobs: Sequence[str]) -> list[str]:
         """See :class:`Queue`."""

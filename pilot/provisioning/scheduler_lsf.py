@@ -1,9 +1,10 @@
-"""LSF: one ``bjobs -json`` for everything. Tested on recorded answers; only Slurm was run."""
+"""LSF: one ``bjobs -json`` for our user's jobs, and another one for a project's jobs if they count. Tested on recorded
+answers only."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
@@ -55,21 +56,25 @@ class LsfQueue(BatchQueue):
 
     def poll(self, jobs: Sequence[str], now_s: float) -> QueueSnapshot:
         """See :class:`pilot.provisioning.scheduler.Queue`."""
-        rows = self._bjobs()
+        rows = self._bjobs("-a")
         asked = set(jobs)
         ours = {row.jobid: row for row in rows if row.jobid in asked or self._is_ours(row)}
-        others = sum(row.stat not in _STATES.over and row.jobid not in ours for row in rows)
-        return QueueSnapshot({job: _view(row, now_s) for job, row in ours.items()}, others)
+        return QueueSnapshot({job: _view(row, now_s) for job, row in ours.items()}, self._others(rows, ours))
 
     def _is_ours(self, row: _Row) -> bool:
         return row.user == self._user and row.job_name.startswith(self._prefix)
 
-    def _bjobs(self) -> list[_Row]:
-        """All jobs that count against the site's limit, including those that ended recently."""
+    def _others(self, rows: Sequence[_Row], ours: Collection[str]) -> int:
+        """Other jobs in our queue that count against ``max_jobs``. (Ours may have been switched to another queue.)"""
         site = self._site
-        whose = ["-u", "all", "-P", site.account] if site.max_jobs_scope == "project" and site.account else []
-        queue = ["-q", site.queue] if site.queue else []
-        command = ["bjobs", "-a", *whose, *queue, "-json", "-o", " ".join(_Row.__struct_fields__)]
+        if site.max_jobs_scope == "project" and site.account:
+            rows = self._bjobs("-u", "all", "-P", site.account)
+        here = [row for row in rows if site.queue in (None, row.queue)]
+        return sum(row.stat not in _STATES.over and row.jobid not in ours for row in here)
+
+    def _bjobs(self, *which: str) -> list[_Row]:
+        """Our user's jobs, or those of ``which``; -a: including those that ended recently."""
+        command = ["bjobs", *which, "-json", "-o", " ".join(_Row.__struct_fields__)]
         try:
             output = self._ask(*command)
         except SubmitError as error:

@@ -4,12 +4,15 @@ Seen on OpenPBS 23.06.06 (``tests/pbs``): a server keeps no history of jobs unle
 (``job_history_enable``), and then answers ``qstat -x`` with success and no job at all. So jobs missing in an answer are
 queried again without ``-x``, and a job listed by ``qselect`` is never over. Without history, PBS does not know jobs
 that are over.
+
+A routing queue passes a job on to an execution queue, so our jobs are found by their owner and name, in any queue.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cached_property
 
 from pilot.core.errors import SubmitError
 from pilot.host.commands import CommandRefused, Run, run_command
@@ -63,28 +66,44 @@ class PbsQueue(BatchQueue):
     def poll(self, jobs: Sequence[str], now_s: float) -> QueueSnapshot:  # noqa: ARG002  # the protocol's signature
         """See :class:`pilot.provisioning.scheduler.Queue`."""
         known = {_number(job): job for job in jobs}
-        mine = [known.get(_number(job), job) for job in self._qselect("-u", self._user)]
+        mine = [known.get(_number(job), job) for job in self._qselect("-u", self._user, *self._server)]
         unknown = [job for job in mine if job not in self._strangers and job not in jobs]
         views = self._views([*jobs, *unknown])
         ours = {job: view for job, view in views.items() if job in jobs or view.name.startswith(self._prefix)}
         listed = frozenset(job for job in mine if job in jobs)
         self._strangers = {job for job in mine if job in views} - ours.keys() | (self._strangers & set(mine))
-        return QueueSnapshot(ours, self._others(mine, ours.keys() | listed), listed=listed)
+        return QueueSnapshot(ours, self._others(ours.keys() | listed), listed=listed)
 
     def kill(self, jobs: Sequence[str]) -> None:
         """See :class:`pilot.provisioning.scheduler.Queue`. A job whose MoM is dead is deleted from the server."""
         if left := set(jobs) - set(self._tried(self.KILLS, jobs)):
             raise SubmitError(f"qdel -W force failed for {', '.join(sorted(left))}", transient=True)
 
-    def _others(self, mine: Sequence[str], ours: Collection[str]) -> int:
-        """Other jobs that count against ``max_jobs``."""
-        if self._site.max_jobs_scope == "project" and self._site.account:
-            return len(set(self._qselect("-A", self._site.account)).difference(ours))
-        return len(set(mine).difference(ours))
+    @cached_property
+    def _server(self) -> list[str]:
+        """The option for a server other than the default one, which ``queue@server`` names."""
+        _, at, server = (self._site.queue or "").partition("@")
+        return ["-q", f"@{server}"] if at else []
+
+    @cached_property
+    def _queues(self) -> list[list[str]]:
+        """The option for each of the queues that our jobs may be in."""
+        return [["-q", name] for name in queues(self._site, self._run)] if self._site.queue else [[]]
+
+    def _others(self, ours: Collection[str]) -> int:
+        """Other jobs that count against ``max_jobs``: those in our queues."""
+        site = self._site
+        if site.max_jobs_scope == "project" and site.account:
+            whose = ["-A", site.account]
+        elif self._strangers:
+            whose = ["-u", self._user]
+        else:
+            return 0
+        listed = {_number(job) for queue in self._queues for job in self._qselect(*whose, *queue)}
+        return len(listed.difference(map(_number, ours)))
 
     def _qselect(self, *which: str) -> list[str]:
-        queue = ["-q", self._site.queue] if self._site.queue else []
-        return self._ask("qselect", *which, *queue).split()
+        return self._ask("qselect", *which).split()
 
     def _views(self, jobs: Sequence[str]) -> dict[str, JobView]:
         """PBS's views of ``jobs``."""
@@ -114,6 +133,30 @@ class PbsQueue(BatchQueue):
             if all(map(self._is_over, error.stderr.splitlines())):
                 return error.output
             raise
+
+
+def queues(site: Site, run: Run) -> dict[str, Mapping[str, str]]:
+    """The site's queue and those that it routes jobs to, by name, with their attributes; queues that PBS does not know
+    are left out. Raises SubmitError if it does not answer.
+    """
+    names = [site.queue] if site.queue else []
+    found: dict[str, Mapping[str, str]] = {}
+    for name in names:
+        try:
+            found[name] = attributes(run(["qstat", "-Q", "-f", name], site.command_timeout_s))
+        except CommandRefused as error:
+            if "Unknown queue" not in error.stderr:
+                raise
+            continue
+        destinations = found[name].get("route_destinations", "").split(",")
+        names += [to for to in destinations if to and to not in names]
+    return found
+
+
+def attributes(text: str) -> dict[str, str]:
+    """The ``name = value`` lines of qstat -f and qmgr; long values continue on a line that starts with a tab."""
+    pairs = (line.strip().partition(" = ") for line in text.replace("\n\t", "").splitlines())
+    return {name: value for name, _, value in pairs if value}
 
 
 def _number(job: str) -> str:

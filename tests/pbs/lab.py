@@ -32,7 +32,20 @@ NODES = ("n1", "n2", "n3")
 CPUS = 4
 SPOOL = Path("/var/spool")
 SERVER_CONF = SPOOL / "pbs.conf"
-_COMMANDS = ("qsub", "qstat", "qselect", "qdel", "qmgr", "qhold", "qrls", "qrerun", "qsig", "pbsnodes", "qalter")
+_COMMANDS = (
+    "qsub",
+    "qstat",
+    "qselect",
+    "qdel",
+    "qmgr",
+    "qhold",
+    "qrls",
+    "qrerun",
+    "qsig",
+    "qmove",
+    "pbsnodes",
+    "qalter",
+)
 _FIRST_PORT = 15100
 
 # All of it runs in the namespaces; $1 is PBS_EXEC, $2 the lab's folder, $3 Python's installation.
@@ -152,6 +165,7 @@ class Lab:
                 f"create queue {name} queue_type=execution,enabled=True,started=True,Priority={priority}"
                 for name, priority in (("preemptable", 10), ("demand", 200))
             ),
+            "create queue entrance queue_type=route,route_destinations=preemptable,enabled=True,started=True",
             *(f"create node {node} Mom={node},Port={_port(node)},resources_available.ncpus={CPUS}" for node in NODES),
         )
         wait_for(lambda: self.nodes_in("free") == list(NODES), "all nodes free", limit_s=60)

@@ -70,6 +70,26 @@ def test_a_sole_pilot_saves_all_its_steps_within_the_kill_delay(lab: Lab, pool: 
     assert pool.trainer(name).lost_steps == 0
 
 
+def test_a_killed_coordinators_jobs_behind_a_routing_queue_are_found_again_and_cancelled(
+    lab: Lab, pool: PbsPool
+) -> None:
+    def up() -> list[str]:
+        pool.pilot("up", "--site", site, "--pilots", "2")
+        pool.until("two wait", lambda status: status.keeper.pending == 2)
+        return lab.queued()
+
+    site = pool.write_site(queue="entrance")
+    lab.qmgr("set queue preemptable started=False")
+    try:
+        jobs = up()
+        pool.kill_for_good()
+        assert up() == jobs
+        assert "nothing is left running" in pool.pilot("down").stdout
+        assert lab.queued() == []
+    finally:
+        lab.qmgr("set queue preemptable started=True")
+
+
 def test_doctor_tries_how_long_a_job_lives_after_term(lab: Lab, pool: PbsPool) -> None:
     site = pool.write_site()
     lab.qmgr("set queue preemptable kill_delay=4")

@@ -7,15 +7,19 @@ import shlex
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from pilot.provisioning.keeper import Keeper
+from pilot.doctor import queue_checks
+from pilot.doctor.finding import Grade
+from pilot.provisioning.keeper import Keeper, pool_name
 from pilot.provisioning.scheduler import JobEnd
 from pilot.provisioning.scheduler_pbs import PbsQueue
 from pilot.site.site import Site, walltime_seconds
-from tests.crew import Crew, with_crew
+from tests.crew import Crew, play, with_crew
 from tests.pbs.lab import CPUS, NODES, Lab, options
+from tests.slurm.lab import wait_for
 
 # In Python, like the agent: the shell above a pilot's script ignores TERM, so a shell below it could not trap it.
 AGENT = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); time.sleep(1e6)"
@@ -51,7 +55,7 @@ async def test_a_server_without_history_gets_no_more_jobs_than_are_wanted(keeper
     for _ in range(50):
         most = max(most, len(lab.queued()))
         await asyncio.sleep(0.2)
-    assert (most, crew.events) == (2, [])
+    assert (most, crew.endings(), crew.noticed()) == (2, [], [])
 
 
 @pytest.mark.usefixtures("history")
@@ -152,6 +156,48 @@ async def test_a_held_job_and_a_stopped_queue_are_reported_in_pbss_words(keeper:
     lab.run("qrls", "-h", "o", job)
     await crew.until_running(1)
     assert keeper.status().waits_for == ""
+
+
+@pytest.mark.parametrize("queue", ["entrance", "entrance@pbs0"])
+def test_jobs_of_an_earlier_coordinator_are_found_in_any_queue(
+    queue: str, lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A routing queue has passed them on, or somebody has moved them. Their owner is who we are, not who we were before
+    ``su``."""
+    monkeypatch.setenv("LOGNAME", "bob")
+
+    def submit(name: str, to: str) -> str:
+        return lab.qsub("-N", name, "-q", to, *options(), "--", "/bin/sleep", "600")
+
+    routed, moved = (submit(f"{pool_name(tmp_path)}.{number}", "entrance") for number in (1, 2))
+    lab.run("qhold", moved)
+    lab.run("qrerun", "-W", "force", moved)
+    wait_for(lambda: lab.state(moved) == "H", "it waits", limit_s=20)
+    lab.run("qmove", "workq", moved)
+    others = [submit("elsewhere", "demand"), submit("somebodys", "entrance")]
+    crew = Crew(tmp_path, POLITE, SITE.replace(queue=queue))
+
+    async def script(keeper: Keeper) -> None:
+        keeper.want(2)
+        await crew.until(lambda: keeper.status().running + keeper.status().pending == 2, "they are found")
+        assert (set(keeper.book.jobs), keeper.status().others) == ({routed, moved}, 1)
+
+    play(crew, script)
+    assert lab.queued() == others
+
+
+@pytest.mark.parametrize(
+    ("order", "state", "grade"), [("C", "R", Grade.FAIL), ("CD", "", Grade.OK), ("D 50 C", "", Grade.FAIL)]
+)
+def test_doctor_knows_whether_pilots_are_preempted_throughout(order: str, state: str, grade: Grade, lab: Lab) -> None:
+    preempting(lab, order)
+    pilot = lab.qsub("-q", "preemptable", *options(len(NODES)), "--", "/bin/sleep", "600")
+    wait_for(lambda: lab.state(pilot) == "R", "it runs", limit_s=20)
+    high = high_priority(lab, run_s=600)
+    wait_for(lambda: lab.attribute(high, "comment"), "the scheduler has tried", limit_s=20)
+    assert lab.state(pilot) == state
+    found = queue_checks.scheduler(SITE.replace(requeue=True), lab.folder, lambda command, _: lab.run(*command))
+    assert [finding.grade for finding in found if "preempt_order" in finding.seen] == [grade]
 
 
 @with_crew(POLITE, SITE.replace(orphan_s=6, silent_s=3, heartbeat_s=1, grace_s=1))

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import getpass
 import grp
 import os
 import shutil
@@ -17,6 +16,8 @@ from pilot.core.errors import SubmitError
 from pilot.doctor import queue_checks
 from pilot.doctor.finding import Grade
 from pilot.doctor.queue_checks import shows_kill_delay
+from pilot.host.commands import CommandRefused
+from pilot.host.private_folder import user_name
 from pilot.site.site import Site
 
 HERE = Path()
@@ -70,7 +71,7 @@ def pbs(queue: str = "", order: str = "D") -> Callable[[Sequence[str], float], s
 
 
 def refusing(_command: Sequence[str], _limit_s: float) -> str:
-    raise SubmitError("qstat failed: qstat: Unknown queue nosuch")
+    raise SubmitError("qstat failed: qstat: no server")
 
 
 @pytest.mark.parametrize(
@@ -143,13 +144,13 @@ def test_a_pbs_queue_that_does_not_show_its_kill_delay() -> None:
     ],
 )
 def test_a_pbs_queue_that_does_not_run_pilots(queue: str, message: str) -> None:
-    user = getpass.getuser()
+    user = user_name(os.getuid())
     (line,) = seen(PBS, pbs(queue.format(user=user)), Grade.FAIL)
     assert line.startswith(message.format(user=user))
 
 
 def test_a_queue_that_is_open_to_this_user_by_name() -> None:
-    entries = f"    acl_user_enable = True\n    acl_users = bob,{getpass.getuser()}@*\n"
+    entries = f"    acl_user_enable = True\n    acl_users = bob,{user_name(os.getuid())}@*\n"
     assert seen(PBS, pbs(entries), Grade.FAIL) == []
     group = grp.getgrgid(os.getgid()).gr_name
     assert seen(PBS, pbs(f"    acl_group_enable = True\n    acl_groups = x,{group}\n"), Grade.FAIL) == []
@@ -171,14 +172,59 @@ def test_a_limit_on_a_users_jobs(limit: str) -> None:
 
 @pytest.mark.parametrize(
     ("order", "requeue", "grade"),
-    [("R", False, Grade.FAIL), ("R", True, Grade.OK), ("CR", False, Grade.FAIL), ("SCR", False, Grade.WARN)],
+    [
+        *[("R", False, Grade.FAIL), ("R", True, Grade.OK), ("CR", False, Grade.FAIL), ("SCR", False, Grade.WARN)],
+        *[("C", False, Grade.FAIL), ("C", True, Grade.FAIL), ("CD", False, Grade.OK), ("D 50 C", True, Grade.FAIL)],
+        *[("R 80 D", True, Grade.OK), ("D 80 CR", False, Grade.FAIL), ("D 80 S", False, Grade.WARN)],
+    ],
 )
 def test_how_pbs_preempts(order: str, requeue: bool, grade: Grade) -> None:
     assert any(f"preempt_order = {order}" in line for line in seen(PBS.replace(requeue=requeue), pbs("", order), grade))
 
 
+ENTRANCE = (
+    "Queue: entrance\n    queue_type = Route\n    route_destinations = {}\n    enabled = True\n    started = True\n"
+)
+INNER = {
+    "long": "    kill_delay = 20\n    max_run = [u:PBS_GENERIC=2]\n",
+    "short": "    kill_delay = 5\n    resources_max.walltime = 01:00:00\n",
+    "bobs": "    kill_delay = 5\n    acl_user_enable = True\n    acl_users = bob\n",
+    "off": "    kill_delay = 5\n    enabled = False\n",
+}
+
+
+def routing(*to: str) -> Callable[[Sequence[str], float], str]:
+    def run(command: Sequence[str], _limit_s: float) -> str:
+        if command[0] == "qmgr":
+            return SCHED.format(order="D")
+        if command[-1] == "gone":
+            raise CommandRefused("qstat", "qstat: Unknown queue gone", 170)
+        return ENTRANCE.format(",".join(to)) if command[-1] == "entrance" else QUEUE + INNER[command[-1]]
+
+    return run
+
+
+def test_a_routing_queue_is_as_the_queues_that_pilots_get_to() -> None:
+    site, run = PBS.replace(queue="entrance"), routing(*INNER, "gone")
+    assert seen(site, run, Grade.OK)[1:-1] == [
+        "queue entrance accepts and starts jobs",
+        "queue entrance passes pilots on to long",
+        "queue long accepts and starts jobs",
+        "PBS kills a preempted job 20 s after TERM, and the site file assumes 8 s",
+    ]
+    assert [line.partition(" (")[0] for line in seen(site, run, Grade.WARN)] == ["queue long allows 2 jobs"]
+    assert seen(site, run, Grade.FAIL) == []
+    assert shows_kill_delay(site, run)
+
+
+def test_a_routing_queue_without_a_queue_for_pilots() -> None:
+    (line,) = seen(PBS.replace(queue="entrance"), routing("short", "bobs", "off", "gone"), Grade.FAIL)
+    assert line == "queue entrance passes pilots on to no queue that is open to us and allows their wall time"
+
+
 def test_a_queue_that_is_not_there_or_not_named() -> None:
-    assert seen(PBS, refusing, Grade.FAIL) == ["qstat failed: qstat: Unknown queue nosuch"]
+    assert seen(PBS.replace(queue="gone"), routing(), Grade.FAIL) == ["PBS has no queue gone"]
+    assert seen(PBS, refusing, Grade.FAIL) == ["qstat failed: qstat: no server"]
     assert seen(PBS.replace(queue=None), pbs(), Grade.WARN) == ["the site file names no queue"]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 import pytest
 
@@ -71,13 +72,24 @@ def _unix_s(text: str) -> float:
     return time.mktime(time.strptime(text, "%Y-%m-%d %H:%M"))
 
 
-def test_one_command_lists_the_jobs_that_count_against_the_cap() -> None:
-    run = recorded()
-    assert queue(run).poll(["201", "202"], 0).others == 2
-    (command,) = run.asked
-    assert command[:9] == ["bjobs", "-a", "-u", "all", "-P", "ABC123", "-q", "killable", "-json"]
-    queue(run, SITE.replace(max_jobs_scope="user")).poll([], 0)
-    assert "-u" not in run.asked[1]
+ROW = '{"JOBID": "%s", "STAT": "PEND", "USER": "%s", "QUEUE": "%s", "JOB_NAME": "%s"}'
+
+
+def test_our_jobs_are_found_in_any_queue_and_others_counted_in_ours() -> None:
+    """Somebody may have switched ours to another queue, or another project."""
+    ours, theirs = (f"{PREFIX}.1", "x")
+    own = [("1", "ada", "killable", ours), ("2", "ada", "batch", ours), ("3", "ada", "killable", theirs)]
+    everybodys = [own[0], own[2], ("4", "ada", "batch", theirs), ("5", "bob", "killable", theirs)]
+
+    def bjobs(command: Sequence[str]) -> str:
+        rows = everybodys if command[1:5] == ["-u", "all", "-P", "ABC123"] else own
+        return f'{{"RECORDS": [{", ".join(ROW % row for row in rows)}]}}'
+
+    run = Recorded({"bjobs": bjobs})
+    for scope, others in (("user", 1), ("project", 2)):
+        shown = queue(run, SITE.replace(max_jobs_scope=scope)).poll([], 0)
+        assert (set(shown.jobs), shown.others) == ({"1", "2"}, others)
+    assert [command[:3] for command in run.asked] == [["bjobs", "-a", "-json"]] * 2 + [["bjobs", "-u", "all"]]
 
 
 def test_no_jobs_at_all_is_no_error() -> None:

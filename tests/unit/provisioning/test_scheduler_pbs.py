@@ -41,6 +41,10 @@ class Server:
         self.knows = {*ANSWERS, FOREIGN}
 
     def qstat(self, command: Sequence[str]) -> str:
+        if "-Q" in command:
+            if (shown := QUEUES.get(command[-1].partition("@")[0])) is None:
+                raise CommandRefused("qstat", f"qstat: Unknown queue {command[-1]}", 170)
+            return shown
         assert command[-4:-1] == ["-f", "-F", "dsv"] or command.index("dsv") > 0
         jobs = command[command.index("dsv") + 1 :]
         if "-x" in command and not self.history:
@@ -53,9 +57,17 @@ class Server:
         raise CommandRefused("qstat", said, 153, output)
 
 
+QUEUES = {
+    "preemptable": "Queue: preemptable\n    queue_type = Execution\n",
+    "entrance": "Queue: entrance\n    queue_type = Route\n    route_destinations = preemptable,inner,gone\n",
+    "inner": "Queue: inner\n    queue_type = Route\n    route_destinations = preemptable,\n\tentrance,small\n",
+    "small": "Queue: small\n    queue_type = Execution\n",
+}
+
+
 def qselect(command: Sequence[str]) -> str:
-    assert command[-2:] == ["-q", "preemptable"]
-    ours = f"{ID['running']}\n{FOREIGN}\n"
+    """Ours, which are in queue ``preemptable``, one of ours elsewhere, and a stranger's job."""
+    ours = f"{ID['running']}\n{FOREIGN}\n" if command[-1] in ("preemptable", "ada", "@pbs1") else ""
     return ours if command[1] == "-u" else f"{ours}300.pbs0\n"
 
 
@@ -131,7 +143,7 @@ def test_times_and_the_reason_of_a_wait_are_read() -> None:
 def test_one_qstat_answers_for_a_hundred_ids() -> None:
     run = recorded()
     assert len(queue(run).poll(list(ANSWERS), 0).jobs) == len(ANSWERS)
-    assert run.times("qstat") == 1
+    assert sum("-F" in command for command in run.asked) == 1
     assert "999.pbs0" not in queue(run).poll([f"{number}.pbs0" for number in range(800, 1050)], 0).jobs
     assert max(len(command) for command in run.asked) < 110
 
@@ -170,6 +182,16 @@ def test_jobs_of_qselect_are_listed_even_without_an_answer_of_qstat() -> None:
 @pytest.mark.parametrize(("scope", "others"), [("project", 2), ("user", 1)])
 def test_jobs_of_others_that_count_against_the_cap(scope: str, others: int) -> None:
     assert queue(recorded(), SITE.replace(max_jobs_scope=scope)).poll([], 0).others == others
+
+
+@pytest.mark.parametrize("queue_", ["entrance", "inner", "entrance@pbs1", "preemptable", "gone"])
+def test_jobs_of_others_are_counted_in_the_queues_that_ours_are_routed_to(queue_: str) -> None:
+    run = recorded()
+    shown = queue(run, SITE.replace(queue=queue_, max_jobs_scope="user")).poll([], 0)
+    assert (set(shown.jobs), shown.others) == ({ID["running"]}, queue_ != "gone")
+    asked = [command[-1] for command in run.asked if command[0] == "qselect"][1:]
+    routed = {} if queue_ in ("preemptable", "gone") else QUEUES
+    assert (len(asked), set(asked)) == (len({*asked}), {*routed, *({queue_} - {"gone"})})
 
 
 @pytest.mark.parametrize(
