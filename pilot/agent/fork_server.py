@@ -196,7 +196,7 @@ def run(job: ForkJob) -> None:
     from pilot.train import ddp
     from pilot.train.node.devices import take_own
     from pilot.train.node.membership import Seat
-    from pilot.train.ranks.script_end import script_ended
+    from pilot.train.ranks.script_end import script_ended, script_failed
     from pilot.train.script import as_main, imported, last_message
     from pilot.train.script.refusal import show_in_one_line
 
@@ -220,6 +220,7 @@ def run(job: ForkJob) -> None:
         script_ended(leaving)
         raise
     except BaseException as error:
+        script_failed()
         as_main.fail(error)
 
 

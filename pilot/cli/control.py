@@ -18,6 +18,7 @@ from pilot.core.errors import PilotError, UserError
 from pilot.core.pool.evidence import headline
 from pilot.core.trainer.trainer import Phase
 from pilot.history.words import counted, node_count
+from pilot.protocol.node_names import shortened
 from pilot.protocol.requests import Phases, Scaled
 from pilot.rundir.rundir import RunDir, owner, read_end
 
@@ -207,7 +208,7 @@ def wait_until_gone(root: Path, limit_s: float, report: Callable[[str], None] | 
             ask_s, waits = time.monotonic() + ASK_EVERY_S, _waits_for(root)
             if waits not in ("", reported):
                 reported = waits
-                report(f"waiting for {waits}")
+                report(f"waiting for {shortened(waits)}")
         if time.monotonic() > deadline:
             raise PilotError(
                 f"the pool is still draining after {limit_s:g} s (log: {root / 'coordinator.log'}); "

@@ -82,7 +82,7 @@ def aligned(rows: Sequence[Sequence[str]], left: int | None = None, width: int |
     """
     columns = list(zip(*rows, strict=True))
     widths = [max(map(len, column)) for column in columns]
-    words = [any(" " in cell for cell in column) for column in columns]
+    words = [any(cell.count(" ") > 2 for cell in column) for column in columns]
     for _ in range(sum(widths) + 2 * (len(widths) - 1) - (width or sys.maxsize)):
         widest = max(range(len(widths)), key=lambda n: (words[n] and widths[n] > LEAST_WIDTH, widths[n]))
         widths[widest] = max(1, widths[widest] - 1)

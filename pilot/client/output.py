@@ -9,6 +9,7 @@ from pathlib import Path
 from pilot.client.merged_logs import LogPiece
 from pilot.client.pools import any_pool_at
 from pilot.core.errors import UserError
+from pilot.protocol.node_names import shortened
 from pilot.protocol.pool_status import TrainerStatus
 from pilot.rundir import trainer_folder
 from pilot.rundir.log_marks import NO_RANK
@@ -41,7 +42,7 @@ def row_of(root: Path, trainer: str) -> TrainerStatus | None:
 
 def whose(piece: LogPiece) -> str:
     """The prefix of each line of a process."""
-    return f"{piece.name}[{'-' if piece.rank == NO_RANK else piece.rank}]: "
+    return f"{shortened(piece.name)}[{'-' if piece.rank == NO_RANK else piece.rank}]: "
 
 
 def prefixed(begin: str, text: bytes) -> bytes:

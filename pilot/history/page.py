@@ -21,6 +21,7 @@ from pilot.history.story import PoolEvent
 from pilot.history.timeline import Fate, Timeline
 from pilot.history.trainer_progress import ProgressPoint, TrainerProgress
 from pilot.host.printable import printable
+from pilot.protocol.node_names import shortened
 from pilot.protocol.remaining_work import BY_SESSION
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def render(life: Life) -> str:
         events=life.events[-EVENTS_MAX:],
         events_left_out=max(0, len(life.events) - EVENTS_MAX),
     )
-    return printable(page)
+    return printable(shortened(page))
 
 
 def _row(trainer: Trainer, progress: TrainerProgress) -> dict[str, str]:
@@ -75,7 +76,7 @@ def _row(trainer: Trainer, progress: TrainerProgress) -> dict[str, str]:
     return {
         "trainer": trainer.id,
         "state": str(trainer.phase),
-        "epoch": str(trainer.epoch),
+        "epochs": str(trainer.epoch),
         "steps": f"{trainer.step:,}",
         "samples": f"{trainer.samples:,}",
         "node changes": str(max(0, len(progress.rescales) - 1)),

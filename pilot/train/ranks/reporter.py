@@ -14,6 +14,7 @@ from pilot.rundir import log_marks
 from pilot.submission import loaded_code
 from pilot.train.data.sampler import StepShare
 from pilot.train.node.membership import Membership
+from pilot.train.ranks import script_end
 from pilot.train.ranks.meters import StallTimer, StepMeter
 from pilot.train.script import imported
 from pilot.train.state import identity
@@ -55,6 +56,8 @@ class Reporter:
         self._stall_reported = True
         self._reports_sent = 0
         self._is_ready = False
+        self._behind: Membership | None = None
+        script_end.at_failure(self.catch_up)
 
     def ready(self) -> None:
         """Report, once, that the worker is ready for a group, with the packages and the code that it has loaded."""
@@ -70,8 +73,15 @@ class Reporter:
         for files in loaded_code.new_versions():
             self._send(wire.CodeLoaded(self._trainer, files))
 
+    def catch_up(self) -> None:
+        """Report this leader's newest steps, unless it has; without metrics, which might have to be computed."""
+        if self._behind is not None:
+            self._report(self._behind, self._unreported.rows, {})
+            self._behind, self._unreported = None, Lineage()
+
     def paused(self, generation: int) -> None:
         """Report that this rank has paused, and its step."""
+        self.catch_up()
         self._send(wire.RankPaused(self._trainer, generation, self._training.position.step))
 
     def stalled(self, group: Membership | None, timer: StallTimer) -> None:
@@ -88,7 +98,7 @@ class Reporter:
         log_marks.now_rank(group.rank)
         self.meter.regrouped()
         self._resized, self._size = group.size != self._size, group.size
-        self._unreported = Lineage(self._training.ledger.newest(REPEATED_ROWS))
+        self._unreported, self._behind = Lineage(self._training.ledger.newest(REPEATED_ROWS)), None
         self._due_s, self._stall_reported = 0.0, False
         self._reports_sent = 0
         if group.rank == 0:
@@ -105,16 +115,17 @@ class Reporter:
         if group.rank != 0:
             return
         self._unreported.add(group.generation, epoch, self._training.position.step - 1, share.cursor, share.cursor_end)
+        self._behind = group
         if now_s >= self._due_s or (
             self._training.reports.count > self._reports_sent and self._reporting.allows(now_s)
         ):
             self._due_s = now_s + PERIOD_S
             self._report(group, self._unreported.rows, metrics())
-            self._unreported = Lineage()
+            self._unreported, self._behind = Lineage(), None
 
     def finished(self, group: Membership, metrics: Metrics) -> None:
         """Report the end of the loop, with the complete ledger, so that the coordinator's proof is complete."""
-        rows = self._training.ledger.rows
+        rows, self._behind = self._training.ledger.rows, None
         for start in range(0, max(len(rows), 1), ROWS_PER_FRAME):
             self._report(group, rows[start : start + ROWS_PER_FRAME], metrics())
         position = self._training.position

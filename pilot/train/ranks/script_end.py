@@ -11,8 +11,9 @@ import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakMethod
 
+_failed: list[WeakMethod[Callable[[], None]]] = []
 _left: list[Callable[[], None]] = []
 _loops: WeakKeyDictionary[Generator[int, None, None], int] = WeakKeyDictionary()
 """The loops of this process, with their threads."""
@@ -66,9 +67,23 @@ def at_good_end(call: Callable[[], None]) -> None:
     _left.append(call)
 
 
+def at_failure(call: Callable[[], None]) -> None:
+    """Call the method ``call`` if the script ends with an error, and its object is still there."""
+    _failed.append(WeakMethod(call))
+
+
+def script_failed() -> None:
+    """Run the calls of :func:`at_failure`."""
+    for call in filter(None, [method() for method in _failed]):
+        call()
+
+
 def script_ended(leaving: SystemExit | None = None) -> None:
-    """Close loops and run the calls of :func:`at_good_end`, after the script ran to its end or called ``sys.exit``."""
+    """Close loops and run the calls of :func:`at_good_end`, after the script ran to its end or called ``sys.exit``;
+    with an exit status, those of :func:`at_failure`.
+    """
     if leaving is not None and (leaving.code not in (None, 0) or isinstance(leaving, Released)):
+        script_failed()
         return
     _close_loops()
     while _left:

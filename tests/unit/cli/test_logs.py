@@ -72,6 +72,11 @@ def test_rank_0_is_followed_from_node_to_node_and_who_never_trained_is_shown(fol
     assert shown(folder, "--tail", "0") == []
 
 
+def test_each_line_begins_with_the_short_name_of_its_node(folder: Path) -> None:
+    write(folder / "n7.pilot-1000-fu6bbncn3cnmni6l.0.log", (1, 0, "n7.pilot-1000-fu6bbncn3cnmni6l\n"))
+    assert shown(folder) == ["n7.fu6b.0[0]: n7.pilot-1000-fu6bbncn3cnmni6l"], "a script's own output is not touched"
+
+
 def test_since_a_moment(folder: Path) -> None:
     now_s = time.time()
     write(folder / "a.log", (now_s - 7200, 0, "old\n"), (now_s - 60, 0, "new\n"))

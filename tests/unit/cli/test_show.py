@@ -81,8 +81,8 @@ def test_history_shows_in_80_columns_why_a_trainer_ended() -> None:
     name, why = "a-name-as-people-give-it", "it raised " + "so " * 40
     old = msgspec.structs.replace(TRAINER, trainer=name, ended_s=90.0, reason=why)
     shown = [str(line) for line in history_lines(msgspec.structs.replace(STATUS, trainers=[old]), 80)]
-    assert shown[1].split()[:2] == [name, "failed"]
-    assert " ".join(line.strip() for line in shown[2:]) == why.strip()
+    assert shown[1].split()[1] == "failed" and shown[2] == f"    {name}"
+    assert " ".join(line.strip() for line in shown[3:]) == why.strip()
     assert max(map(len, shown)) <= 80
 
 

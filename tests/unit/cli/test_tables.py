@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from pilot.cli.doctor import _print
 from pilot.cli.main import run
-from pilot.cli.rows import folded, history_view, trainer_rows
+from pilot.cli.rows import folded, history_lines, history_view, trainer_rows
 from pilot.cli.show import console, node_lines, print_table, show, status_lines
 from pilot.cli.study_output import show_trials
 from pilot.cli.views import PoolRow, _print_pools
@@ -51,6 +52,15 @@ def history() -> None:
     show(console(), history_view(answer, WIDTH)[-3:])
 
 
+def all_trainers() -> None:
+    rows = [trainer(name, used_node_hours=0.000123456, ended_s=1e6) for name in (NAME, NAME.replace("-4", "-5"))]
+    lines = history_lines(msgspec.structs.replace(STATUS, trainers=rows), WIDTH)
+    assert all(re.search(r" [A-Z]\w\w \d\d \d\d:\d\d:\d\d ", line.plain) for line in (lines[1], lines[3])), (
+        "whole times"
+    )
+    show(console(), [line for line in lines if not line.plain.startswith(" ")])
+
+
 def pools() -> None:
     up = PoolRow(run_dir=PATH, state="up", coordinator="polaris-63f031", site="polaris", nodes=512, trainers=64)
     _print_pools([up, PoolRow(run_dir=PATH, state="no answer")])
@@ -71,7 +81,7 @@ def many_columns() -> None:
     print_table([f"column{n}" for n in range(20)], [["a cell"] * 20] * 2)
 
 
-@pytest.mark.parametrize("table", [trainers, nodes, history, pools, parted_pools, trials, many_columns])
+@pytest.mark.parametrize("table", [trainers, all_trainers, nodes, history, pools, parted_pools, trials, many_columns])
 def test_a_row_is_one_line_of_at_most_80_columns(
     table: Callable[[], None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -85,6 +85,11 @@ def test_a_pool_in_which_nothing_happened() -> None:
     assert "None." in render(life(World()))
 
 
+def test_the_page_names_nodes_in_short() -> None:
+    shown_life = life(World(), "the pool on n7.pilot-1000-fu6bbncn3cnmni6l")
+    assert "<h1>" in render(shown_life) and "pilot-1000" not in render(shown_life)
+
+
 def test_a_long_run_keeps_its_shape_in_few_points() -> None:
     progress = TrainerProgress()
     for number in range(20 * POINTS_MAX):

@@ -9,24 +9,30 @@ from pilot.protocol import wire
 from pilot.train.data.sampler import StepShare
 from pilot.train.node.membership import Membership
 from pilot.train.ranks.reporter import REPEATED_REPORTS, REPORTS_AT_ONCE, Reporter
+from pilot.train.ranks.script_end import script_failed
 from pilot.train.state.progress import MetricReports
 from pilot.train.state.stepper import LearningRate
 from pilot.train.state.training import Training
 
 
-def messages(count: int, *, finished: bool) -> list[wire.Progress]:
-    """Those of a trial that reports after each of ``count`` steps."""
+def messages(count: int, *, finished: bool, reports: bool = True, failed: bool = False) -> list[wire.Progress]:
+    """Those of a leader that makes ``count`` steps; of a trial, it ``reports`` after each."""
     model = nn.Linear(2, 1)
     training = Training(model, torch.optim.SGD(model.parameters(), lr=0.1), None, "step", LearningRate("none"))
-    training.reports = MetricReports("accuracy")
+    if reports:
+        training.reports = MetricReports("accuracy")
     sent = list[wire.Message]()
     reporter, leader = Reporter("t", training, sent.append), Membership(1, 0, 1)
     reporter.started(leader, None)
     for step in range(count):
         training.reports.note(step, {"accuracy": step / 100})
+        training.position.step = step + 1
         reporter.stepped(leader, 0, StepShare(0, 1, 1, ((0, 1),)), dict)
     if finished:
         reporter.finished(leader, dict)
+    if failed:
+        script_failed()
+        script_failed()
     return [message for message in sent if isinstance(message, wire.Progress)]
 
 
@@ -42,3 +48,10 @@ def test_the_newest_reports_are_repeated_with_the_next_ones() -> None:
     assert len(progress) == count, "each report is sent at once"
     assert [number for number, _ in progress[2].reports] == [1, 2, 3]
     assert progress[-1].reports == [(n, (n - 1) / 100) for n in range(count - REPEATED_REPORTS, count + 1)]
+
+
+def test_a_script_that_fails_after_quick_steps_has_reported_all_of_them_once() -> None:
+    progress = messages(4, finished=False, reports=False, failed=True)
+    assert [message.step for message in progress] == [1, 4], "the first at once, the others when it failed"
+    assert [[row[2] for row in message.ledger] for message in progress] == [[0], [1, 2, 3]]
+    assert [message.step for message in messages(4, finished=True, reports=False, failed=True)] == [1, 4]
