@@ -183,7 +183,8 @@ def _view(job: str, of: Attributes) -> JobView:
     phase = _STATES.phase(state)
     runs = _integer(of.get("run_count")) or 0
     asked_s = walltime_s(of.get("Resource_List.walltime", ""))
-    planned = "Execution_Time" if state == "W" else "estimated.start_time"
+    # Nobody knows when a held job starts, though it may still show an estimate.
+    planned = {"W": "Execution_Time", "H": ""}.get(state, "estimated.start_time")
     start_s = _time_s(of.get(planned if phase is JobPhase.PENDING else "stime", ""))
     over = phase is JobPhase.OVER
     return JobView(

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from pilot.site.site import PBS_GRACE_S
-from tests.pbs.lab import Lab
+from tests.pbs.lab import CPUS, Lab
 from tests.pbs.pools import PbsPool, high_priority
 from tests.slurm.lab import wait_for
 from tests.slurm.pools import start_delay_s, training
@@ -21,6 +21,11 @@ from pilot.site.site_files import load_site_file
 (finding,) = tried(load_site_file("{site}"), Path("{folder}"), 60)
 print(finding.grade, finding.seen)
 """
+SHELL = """
+PBS_DPREFIX=#OTHER PBS_QUEUE=demand PBS_ACCOUNT=mine PBS_JOBID=7.pbs0 PBS_JOBNAME=other PBS_ENVIRONMENT=PBS_INTERACTIVE
+PBS_NODEFILE=/nowhere PBS_TASKNUM=9 PBS_O_QUEUE=demand PBS_O_WORKDIR=/nowhere PBS_JOBDIR=/nowhere PBS_TMPDIR=/nowhere
+"""
+"""What a shell may have exported, or a job of PBS's has set."""
 LATE_S = 5.0
 """PBS reassigns the node 1 to 2.5 s after a pilot has left; without a shell that survives TERM it takes 6 s or more."""
 
@@ -68,6 +73,19 @@ def test_a_sole_pilot_saves_all_its_steps_within_the_kill_delay(lab: Lab, pool: 
     pool.until_pilots(1)
     pool.trains(name, 1)
     assert pool.trainer(name).lost_steps == 0
+
+
+def test_the_submitting_shells_options_change_no_pilot(
+    lab: Lab, pool: PbsPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, _, value in (given.partition("=") for given in SHELL.split()):
+        monkeypatch.setenv(name, value)
+    pool.up_on(1)
+    (job,) = lab.queued()
+    names = ("queue", "Resource_List.walltime", "Resource_List.ncpus", "Account_Name")
+    assert [lab.attribute(job, name) for name in names] == ["preemptable", "01:00:00", str(CPUS), "mine"]
+    pool.pilot("down")
+    assert lab.queued() == []
 
 
 def test_a_killed_coordinators_jobs_behind_a_routing_queue_are_found_again_and_cancelled(

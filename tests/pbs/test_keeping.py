@@ -13,6 +13,7 @@ import pytest
 
 from pilot.doctor import queue_checks
 from pilot.doctor.finding import Grade
+from pilot.provisioning import job_record
 from pilot.provisioning.keeper import Keeper, pool_name
 from pilot.provisioning.scheduler import JobEnd
 from pilot.provisioning.scheduler_pbs import PbsQueue
@@ -156,6 +157,23 @@ async def test_a_held_job_and_a_stopped_queue_are_reported_in_pbss_words(keeper:
     lab.run("qrls", "-h", "o", job)
     await crew.until_running(1)
     assert keeper.status().waits_for == ""
+
+
+@with_crew(POLITE, SITE)
+async def test_pilots_that_are_held_or_wait_for_their_own_time_are_replaced(
+    keeper: Keeper, crew: Crew, lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_record, "HELD_S", 5.0)
+    lab.qmgr("set queue preemptable started=False")
+    keeper.want(2)
+    await crew.until(lambda: keeper.status().pending == 2, "both wait")
+    held, waiting = keeper.book.jobs
+    lab.run("qhold", held)
+    lab.run("qalter", "-a", time.strftime("%Y%m%d%H%M", time.localtime(time.time() + 3600)), waiting)
+    lab.qmgr("set queue preemptable started=True")
+    await crew.until(lambda: keeper.status().running == 2, "others run meanwhile")
+    assert (lab.state(held), lab.state(waiting)) == ("H", "W")
+    assert crew.endings() == []
 
 
 @pytest.mark.parametrize("queue", ["entrance", "entrance@pbs0"])

@@ -136,8 +136,12 @@ def test_times_and_the_reason_of_a_wait_are_read() -> None:
     details = [jobs[ID[name]].detail for name in ("held", "queue_stopped")]
     assert details == ["held", "Q: Not Running: Queue not started."]
     assert [view.held for view in jobs.values()] == [False, True, False]
-    (waits,) = _parsed("Job Id: 7.pbs|job_state=Q|estimated.start_time=Fri Nov 20 02:10:00 2026|Job_Name=x\n")
-    assert _view("7.pbs", waits).start_s == time.mktime((2026, 11, 20, 2, 10, 0, 0, 0, -1))
+    expected_s = time.mktime((2026, 11, 20, 2, 10, 0, 0, 0, -1))
+    for state, start_s in (("Q", expected_s), ("W", None), ("H", None)):
+        (waits,) = _parsed(
+            f"Job Id: 7.pbs|job_state={state}|estimated.start_time=Fri Nov 20 02:10:00 2026|Job_Name=x\n"
+        )
+        assert _view("7.pbs", waits).start_s == start_s
 
 
 def test_one_qstat_answers_for_a_hundred_ids() -> None:
