@@ -79,6 +79,13 @@ class SubmitError(PilotError):
     """The batch scheduler rejected a request or did not answer."""
 
 
+class SubmissionRefused(SubmitError):
+    """The batch scheduler refused a job, in the words of the message; another one may be accepted later."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, transient=True)
+
+
 class ProtocolError(PilotError):
     """A peer violated the protocol; it is disconnected and we continue."""
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pilot.core.errors import SubmitError
+from pilot.core.errors import SubmissionRefused, SubmitError
 from pilot.protocol.pool_status import KeeperStatus
 from pilot.provisioning.failures import Failures
 from pilot.provisioning.nodes_aside import Run
@@ -21,6 +21,7 @@ from pilot.provisioning.pilot_jobs import JobEnded, JobEvent, PilotJobs
 from pilot.provisioning.retry import Retry, Troubled, Troubles
 from pilot.provisioning.scaling_policy import PoolDemand, Scaling, decide
 from pilot.provisioning.scheduler import JobPhase, QueueSnapshot, SchedulerThread
+from pilot.provisioning.submit_limit import SubmitLimit
 from pilot.site.site import Site
 
 NEVER_HEARD_S = 10.0
@@ -72,6 +73,7 @@ class Keeper:
         self._answers = False
         self._scaling = Scaling()
         self._backoff = Retry()
+        self._limit = SubmitLimit()
         self._troubles = Troubles(report)
         self._failures = Failures(site, self._troubles, self._backoff)
         self._poked = asyncio.Event()
@@ -249,6 +251,7 @@ class Keeper:
             self._backoff.again_s,
             self.book.yielding(now_s),
             self.book.just_submitted(now_s),
+            self._limit,
         )
         self._scaling = decide(self._site, situation)
         await self._cancel(self._scaling.cancel)
@@ -259,12 +262,18 @@ class Keeper:
 
     async def _submit(self, walltime_s: float, without: frozenset[str]) -> bool:
         """Submit a job that does not run on the nodes ``without``; returns whether the scheduler accepted it."""
+        ours = len(self.book.jobs)
         try:
             job = await self._scheduler.submit(walltime_s, without)
         except SubmitError as error:
+            if ours and isinstance(error, SubmissionRefused):
+                if self._limit.refused(self._clock(), ours, str(error), self._site.poll_s):
+                    self._troubles.tell(self._limit.sentence())
+                return False
             self._backoff.tried(self._clock(), self._site.poll_s)
             self._troubles.set("submit", str(error))
             return False
+        self._limit.accepted(ours)
         self.book.submitted(self._clock(), job, walltime_s, without)
         self._troubles.set("submit", "")
         return True

@@ -7,6 +7,7 @@ return the scheduler's answer): see :mod:`pilot.provisioning.scheduler`.
 from __future__ import annotations
 
 import logging
+import re
 import tempfile
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -19,11 +20,14 @@ from parsl.launchers.base import Launcher
 from parsl.providers import LocalProvider, LSFProvider, PBSProProvider, SlurmProvider
 
 from launchers.steps import PBS_SHELL, directives, exclusion, pbs_shell, preamble, step
-from pilot.core.errors import SiteError, SubmitError
+from pilot.core.errors import SiteError, SubmissionRefused, SubmitError
 from pilot.host import scheduler_environment
 from pilot.provisioning.scheduler_slurm import excluded
 from pilot.site.site import Site, walltime_seconds, walltime_text
 from pilot.site.site_files import SiteFile, prints_to_stderr
+
+SAID_LINES = 3
+"""How many lines of a refusal are quoted."""
 
 OUTPUTS_KEPT = 1000
 """For how many jobs to remember where their output is; more than a host can run at once as its own queue."""
@@ -96,10 +100,13 @@ class PilotProvider:
             try:
                 job = provider.submit(command, 1, job_name)
             except Exception as error:  # Parsl passes on whatever its commands raise
-                raise SubmitError(_submit_message(error), transient=True) from None
+                said = _said(str(getattr(error, "stderr", "") or ""))
+                if said:
+                    raise SubmissionRefused(f"submission failed: {said}") from None
+                raise SubmitError(f"submission failed: {error}", transient=True) from None
         if job is None:
-            reason = _last_line(errors[-1].getMessage()) if errors else ""
-            raise SubmitError(f"submission failed: {reason or 'the scheduler gave no job id'}", transient=True)
+            said = _said(errors[-1].getMessage()) if errors else ""
+            raise SubmissionRefused(f"submission failed: {said or 'the scheduler gave no job id'}")
         # Parsl would remember the job for ever, and is never asked about it again.
         self._outputs[job] = _output(provider.resources.pop(job, {}))
         if len(self._outputs) > OUTPUTS_KEPT:
@@ -172,15 +179,11 @@ class _Written(Exception):
     """Not an error: it stops Parsl before it submits, and carries the script."""
 
 
-def _submit_message(error: Exception) -> str:
-    """The scheduler's own message, if Parsl kept it."""
-    return f"submission failed: {_last_line(str(getattr(error, 'stderr', '') or '')) or error}"
-
-
-def _last_line(text: str) -> str:
-    """The last line of a message; Parsl puts ``STDERR:`` before a command's stderr."""
-    lines = text.rpartition("STDERR:")[2].strip().splitlines()
-    return lines[-1] if lines else ""
+def _said(text: str) -> str:
+    """What a command wrote to its stderr, without its own name, at the end of a message. Parsl puts ``STDERR:`` before
+    it. Slurm names a limit in a line before the last one."""
+    lines = [line.strip() for line in text.rpartition("STDERR:")[2].splitlines() if line.strip()]
+    return "; ".join(re.sub(r"^\w+: (error: )?", "", line) for line in lines[-SAID_LINES:])
 
 
 def _output(resource: dict[str, Any]) -> Path | None:

@@ -7,6 +7,7 @@ living          jobs that are pending or running and were given no notice; a lea
 room            the site's cap less all our jobs and, where it is shared, others' jobs
 bound           whatever the scheduler answers: never more than twice the jobs that are wanted,
                 and ``BOUND_SLACK``, may live at once. A job counts until it is known to be over
+limit           as many as the scheduler accepted before it refused one; now and then one more is tried
 rate            a limit on submissions per poll
 back-off        after failures nothing is submitted for a while; a preemption is not a failure
 yielding        another user's job takes nodes from us: they are not replaced until it has them, as a
@@ -23,6 +24,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from pilot.provisioning.scheduler import WINDOW_MARGIN_S, JobPhase, QueueSnapshot
+from pilot.provisioning.submit_limit import SubmitLimit
 from pilot.site.site import Site
 
 BOUND_FACTOR = 2
@@ -58,7 +60,7 @@ class PoolDemand:
 
     ``jobs`` are all that may exist; ``queue`` is the scheduler's last answer. ``warm_up_s`` is how long a trainer takes
     to start on a new node; ``yielding`` counts the jobs whose nodes others' jobs are taking, ``submitted`` those
-    submitted within the last poll's time.
+    submitted within the last poll's time; ``limit`` is how many jobs the scheduler accepts.
     """
 
     now_s: float
@@ -69,6 +71,7 @@ class PoolDemand:
     resume_s: float = 0.0
     yielding: int = 0
     submitted: int = 0
+    limit: SubmitLimit = field(default_factory=SubmitLimit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +146,7 @@ def _allowed(site: Site, now: PoolDemand, missing: int) -> tuple[int, str]:
     whose = "project" if site.max_jobs_scope == "project" else "user"
     ours = len(now.jobs)
     most = BOUND_FACTOR * _jobs_wanted(site, now) + BOUND_SLACK
-    limits = (
+    limits = [
         (max(0, missing - now.yielding), "waiting while another job takes nodes"),
         (
             site.max_jobs - ours - now.queue.others,
@@ -151,7 +154,9 @@ def _allowed(site: Site, now: PoolDemand, missing: int) -> tuple[int, str]:
         ),
         (most - ours, f"{ours} jobs may still exist; submitting at most {most} until that is known"),
         (SUBMISSIONS_PER_POLL - now.submitted, f"at most {SUBMISSIONS_PER_POLL} submissions per {site.poll_s:g} s"),
-    )
+    ]
+    if (room := now.limit.room(now.now_s, ours)) is not None:
+        limits.append((room, now.limit.sentence()))
     count, held_back = min(limits, key=lambda limit: limit[0])
     return (missing, "") if missing <= count else (max(0, count), held_back)
 

@@ -14,7 +14,7 @@ from pilot.provisioning.retry import Troubled
 from pilot.provisioning.scheduler import JobEnd
 from pilot.site.site_files import load_site
 from tests.crew import POLITE, Crew, with_crew
-from tests.slurm.lab import Lab, LabConfig
+from tests.slurm.lab import Lab, LabConfig, missing_accounting
 
 SITE = load_site("slurm_lab").replace(walltime_min=None, poll_s=1)
 THREE = LabConfig(nodes=3)
@@ -163,3 +163,22 @@ async def test_where_all_pilots_fail_no_node_is_set_aside_and_the_cause_is_told_
     assert "python9: command not found on " in told
     assert keeper.status().trouble == told
     assert any(node in told for node in lab.nodes)
+
+
+@pytest.mark.skipif(bool(missing_accounting()), reason=missing_accounting() or "it is there")
+@with_crew(POLITE, SITE.replace(poll_s=2))
+async def test_a_limit_on_submitted_jobs_is_learned_and_a_preempted_pilot_is_replaced(
+    keeper: Keeper, crew: Crew, lab: Lab
+) -> None:
+    lab.limit("MaxSubmitJobs=3")
+    keeper.want(5)
+    await crew.until(lambda: "AssocMaxSubmitJobLimit" in keeper.status().held_back, "the limit is learned")
+    assert keeper.status().held_back.startswith("with 3 jobs of ours, the scheduler refused another one: ")
+    await crew.until(lambda: keeper.status().running == 3, "as many as it allows")
+    lab.run("scancel", min(keeper.book.jobs))
+    await crew.until(lambda: crew.endings() == [JobEnd.CANCELLED], "one ends")
+    await crew.until(lambda: keeper.status().running == 3, "it is replaced")
+    assert keeper.status().held_back.startswith("with 3 jobs"), "not after a back-off"
+    assert keeper.status().trouble == ""
+    lab.limit("MaxSubmitJobs=-1")
+    await crew.until(lambda: keeper.status().running == 5, "another attempt finds that the limit is gone")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Collection, Sequence
 
-from pilot.core.errors import SubmitError
+from pilot.core.errors import SubmissionRefused, SubmitError
 from pilot.provisioning.scheduler import JobEnd, JobPhase, JobView, QueueSnapshot
 
 REFUSAL = "sbatch: error: Batch job submission failed: Job violates policy"
@@ -19,11 +20,13 @@ class Scripted:
         self.refuses = self.silent = self.keeps_jobs = False
         self.cancels = self.kills = self.polls = 0
         self.submitted = 0
+        self.accepts = math.inf
         self.slow_s = 0.0
 
     def submit(self, walltime_s: float, without: Collection[str] = ()) -> str:  # noqa: ARG002  # the original's signature
-        if self.refuses:
-            raise SubmitError(f"submission failed: {REFUSAL}")
+        alive = sum(phase is not JobPhase.OVER for phase in self.phases.values())
+        if self.refuses or alive >= self.accepts:
+            raise SubmissionRefused(f"submission failed: {REFUSAL}")
         time.sleep(self.slow_s)
         job = str(self.submitted)
         self.submitted += 1

@@ -268,6 +268,26 @@ async def test_a_submission_that_is_refused_is_shown_and_tried_again_later(scene
     assert scene.events == [Troubled(refusal), Troubled("the scheduler accepts pilots again")]
 
 
+@with_scene(scheduler={"accepts": 2}, max_jobs=100)
+async def test_as_many_jobs_are_kept_as_the_scheduler_accepts_and_one_that_ends_is_replaced(scene: Scene) -> None:
+    keeper, scheduler = scene.keeper, scene.scheduler
+    keeper.want(5)
+    await until(lambda: keeper.status().held_back)
+    limit = f"with 2 jobs of ours, the scheduler refused another one: {REFUSAL}"
+    assert (keeper.status().held_back, keeper.status().trouble) == (limit, "")
+    scheduler.phases["0"] = JobPhase.OVER
+    await until(lambda: scheduler.submitted == 3)
+    scheduler.accepts = 4
+    await until(lambda: keeper.status().pending == 4 and "with 4 jobs" in keeper.status().held_back)
+    scheduler.accepts = 3
+    del scheduler.phases["1"]
+    await until(lambda: keeper.status().pending == 3 and "with 3 jobs" in keeper.status().held_back)
+    told = [event.text.partition(",")[0] for event in scene.events if isinstance(event, Troubled)]
+    assert [text for text in told if text.startswith("with")] == [f"with {most} jobs of ours" for most in (2, 4, 3)], (
+        "each limit once"
+    )
+
+
 @with_scene(grace_s=0, scheduler={"keeps_jobs": True}, after=lambda scene: scene.scheduler.kills <= 9)
 async def test_a_refused_cancellation_is_repeated_once_a_poll_and_ever_less_often(scene: Scene) -> None:
     keeper, scheduler = scene.keeper, scene.scheduler

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from launchers.steps import agent_command, directives
-from pilot.core.errors import SiteError, SubmitError
+from pilot.core.errors import SiteError, SubmissionRefused, SubmitError
 from pilot.host.proc import kill_marked, marked
 from pilot.provisioning import provider as provider_module
 from pilot.provisioning.provider import PilotProvider, make_provider
@@ -164,8 +164,12 @@ def test_the_job_id_is_read(site: Site, name: str, says: str, job: str, commands
 
 @pytest.mark.parametrize(("site", "name"), [(SLURM, "sbatch"), (PBS, "qsub"), (LSF, "bsub")])
 def test_a_refusal_is_quoted(site: Site, name: str, commands: Path, tmp_path: Path) -> None:
-    command(commands, name, "echo 'first line' >&2; echo 'Job violates policy' >&2; exit 1")
-    with pytest.raises(SubmitError, match=r"submission failed: .*Job violates policy") as caught:
+    command(
+        commands,
+        name,
+        "echo '%s: first line' >&2; echo '%s: error: Job violates policy' >&2; exit 1".replace("%s", name),
+    )
+    with pytest.raises(SubmissionRefused, match=r"submission failed: first line; Job violates policy$") as caught:
         of(site, tmp_path).submit("true", "x")
     assert caught.value.transient
     assert "\n" not in str(caught.value)
