@@ -92,7 +92,7 @@ class SlurmQueue(BatchQueue):
 
     def poll(self, jobs: Sequence[str], now_s: float) -> QueueSnapshot:
         """See :class:`pilot.provisioning.scheduler.Queue`."""
-        rows = self._squeue()
+        rows = self._rows()
         asked = set(jobs)
         ours = {row["JobID"]: row for row in rows if row["JobID"] in asked or row["Name"].startswith(self._prefix)}
         views = {job: _view(row) for job, row in ours.items()}
@@ -120,10 +120,14 @@ class SlurmQueue(BatchQueue):
             "; ".join(filter(None, troubles)),
         )
 
-    def _squeue(self) -> list[Row]:
+    def _squeue(self, *options: str) -> str:
+        """The answer of squeue about jobs in any partition, also one that is hidden."""
+        return self._ask("squeue", "-h", "-a", *options)
+
+    def _rows(self) -> list[Row]:
         """Our user's jobs, including those that ended recently."""
         form = ",".join(f"{column}:|" for column in _COLUMNS)
-        output = self._ask("squeue", "-h", "-t", "all", "-u", self._user, "-O", form)
+        output = self._squeue("-t", "all", "-u", self._user, "-O", form)
         lines = [line.removesuffix("|") for line in output.splitlines() if line.strip()]
         if any(line.count("|") < len(_COLUMNS) - 1 for line in lines):
             raise SubmitError(f"cannot parse the output of squeue: {output[:80]!r}", transient=True)
@@ -133,7 +137,7 @@ class SlurmQueue(BatchQueue):
         """Other jobs in our partition that count against ``max_jobs``."""
         site = self._site
         if site.max_jobs_scope == "project" and site.account:
-            listed = self._ask("squeue", "-h", "-A", site.account, *_in_partition(site), "-o", "%A").split()
+            listed = self._squeue("-A", site.account, *_in_partition(site), "-o", "%A").split()
             return len(set(listed).difference(ours))
         return sum(
             row["JobID"] not in ours
@@ -181,7 +185,7 @@ class SlurmQueue(BatchQueue):
     def _plans(self, ours: Collection[str]) -> list[_Plan]:
         """When and where others' pending jobs are planned to start. The nodes are not always known: planned nodes are
         assumed to stay idle until the earliest of these starts."""
-        output = self._ask("squeue", "-h", "-t", "PD", "-o", "%A|%S|%Y")
+        output = self._squeue("-t", "PD", "-o", "%A|%S|%Y")
         rows = [line.split("|") for line in output.splitlines() if line.count("|") == 2]
         return [_Plan(at_s, nodes) for job, when, nodes in rows if job not in ours and (at_s := _time_s(when))]
 

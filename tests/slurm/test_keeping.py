@@ -258,6 +258,21 @@ def test_the_lab_enforces_limits_of_accounts(lab: Lab) -> None:
     lab.run("scancel", lab.sbatch("--wrap", "sleep 600"), lab.sbatch("--wrap", "sleep 600"))
 
 
+@pytest.mark.parametrize("lab", [LabConfig(nodes=1, accounting=False)], indirect=True)
+def test_jobs_in_a_hidden_partition_are_found(lab: Lab) -> None:
+    """Slurm shows root all of them, but other users only if they ask for it."""
+    lab.folder.chmod(0o755)
+    job = lab.sbatch("-J", "pilot-x.1", "--wrap", "sleep 600")
+    lab.run("scontrol", "update", "PartitionName=preempt", "Hidden=YES")
+
+    def as_nobody(command: Sequence[str], _limit_s: float) -> str:
+        return lab.run("setpriv", "--reuid=65534", "--clear-groups", *command)
+
+    shown = SlurmQueue(SITE, "pilot-x", as_nobody, user="root").poll([], time.time())
+    lab.run("scancel", job)
+    assert set(shown.jobs) == {job}
+
+
 def test_one_squeue_for_our_jobs_one_for_pending_jobs_and_one_sinfo_per_poll(lab: Lab) -> None:
     asked: list[str] = []
 

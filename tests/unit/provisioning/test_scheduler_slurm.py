@@ -151,7 +151,7 @@ def test_one_squeue_for_our_jobs_one_for_pending_jobs_and_one_sinfo() -> None:
     run = recorded(sinfo="n1 idle\n")
     queue(run).poll([str(job) for job in range(11, 20)], NOW_S)
     assert (run.times("squeue"), run.times("sinfo"), run.times("scontrol"), run.times("sacct")) == (2, 1, 1, 0)
-    assert run.asked[0][:6] == ["squeue", "-h", "-t", "all", "-u", "ada"]
+    assert run.asked[0][:7] == ["squeue", "-h", "-a", "-t", "all", "-u", "ada"]
 
 
 @pytest.mark.parametrize("lacks", ["", "Restarts", "Timelimit"])
