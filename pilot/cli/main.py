@@ -52,7 +52,7 @@ COMMANDS = {
     "demo": "Show it working on this machine: pilots, losses, recovery.",
     "agent": "Join a pool with this node (what a pilot job runs).",
     "completion": "Print a shell's completion script.",
-    "sites": "List, show and check site configs.",
+    "sites": "List, show, check and write site files.",
     "doctor": "Check this host and a site for what goes wrong in practice.",
     "checkpoint": "List, verify, show and export checkpoints.",
     "replay": "Replay a trace of idle nodes through the scheduling core.",

@@ -11,6 +11,7 @@ import msgspec
 
 from launchers.batch import batch_script
 from launchers.steps import agent_command
+from pilot.cli import new_site
 from pilot.cli.options import answers, to_json
 from pilot.cli.show import print_table
 from pilot.core.errors import PilotError, SiteError, one_line
@@ -58,11 +59,12 @@ class SiteChecked(Answer, frozen=True):
 @click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
 @click.pass_context
 def command(context: click.Context, as_json: bool) -> None:
-    """List the sites, show what would be submitted to one, check a site file.
+    """List the sites, show what would be submitted to one, check a site file, write one for another machine.
 
     \b
     Examples:
       pilot sites
+      pilot sites new mine
       pilot sites show delta
       pilot sites show delta --own-script > pilot.sh
       pilot sites check ~/.config/pilot/sites/mine.py
@@ -110,6 +112,9 @@ def check(file: str) -> tuple[Any, ...]:
     """
     answer = SiteChecked(file=file, mistakes=list(site_mistakes(file)))
     return answer, lambda: _check(answer), SiteError.exit_status if answer.mistakes else 0
+
+
+command.add_command(new_site.command)
 
 
 def _check(answer: SiteChecked) -> None:

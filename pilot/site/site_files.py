@@ -106,7 +106,8 @@ def find_site(reference: str) -> Path:
     if reference not in sites:
         close = get_close_matches(reference, sites, n=1)
         hint = f" (did you mean {close[0]}?)" if close else ""
-        raise SiteError(f"unknown site {reference!r}{hint}; there are: {', '.join(sites)}; or give a path")
+        known = f"there are: {', '.join(sites)}; or give a path; pilot sites new makes one"
+        raise SiteError(f"unknown site {reference!r}{hint}; {known}")
     return sites[reference]
 
 

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from pilot.cli.main import run
+from pilot.site.site import Site
+from pilot.site.site_files import load_site
+from pilot.site.template import comments
 
 
 @pytest.fixture(autouse=True)
@@ -108,3 +115,94 @@ def test_what_a_site_file_prints_is_not_in_the_json(
     json.loads(printed.out)
     assert {"loading modules", "my site"} <= set(printed.err.splitlines())
     assert ("my provider" in printed.err) == (words == ["show"])
+
+
+def no_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pilot.doctor.checks.examine", lambda *_: ())
+
+
+def test_a_new_site_has_what_was_given_and_every_other_field_in_a_comment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    no_doctor(monkeypatch)
+    given = {"scheduler": "slurm", "account": 'a"b\\c', "scheduler_options": "#SBATCH -C gpu\n#SBATCH -G 4"}
+    more = {"walltime": "12:00:00", "max_jobs": 7, "grace_s": 120.5, "exclusive": False, "check": "off"}
+    options = [f"--{field.replace('_', '-')}={value}" for field, value in {**given, **more}.items()]
+    assert run(["sites", "new", "mine", *options]) == 0
+    path = tmp_path / "config" / "pilot" / "sites" / "mine.py"
+    assert capsys.readouterr().out.startswith(f"wrote {path}")
+    assert load_site("mine") == Site(name="mine", **given, **more)
+    lines = [line.strip() for line in path.read_text().splitlines()]
+    for field, comment in comments().items():
+        [line] = [line for line in lines if line.startswith((f"{field}=", f"# {field}="))]
+        assert (line[0] == "#") == (field not in {"name", *given, *more})
+        assert comment in line or f"# {comment}" in lines
+    assert set(comments()) == set(Site.__struct_fields__)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["delta", "--scheduler", "slurm"], "there is a site delta, "),
+        (["mine.py", "--scheduler", "slurm"], "without .py"),
+        (["a/b", "--scheduler", "slurm"], "name: "),
+        (["mine", "--scheduler", "slrum"], "scheduler: expected 'local' or 'slurm'"),
+        (["mine", "--scheduler", "pbspro", "--partition", "x"], "only Slurm has partitions"),
+        (["mine", "--scheduler", "slurm", "--max-jobs", "many", "--walltime", "1"], "max_jobs: expected int"),
+        (["mine"], "none of sbatch, qsub, bsub is on this machine's PATH; give --scheduler"),
+    ],
+)
+def test_a_new_site_with_a_mistake_is_not_written(
+    words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    assert run(["sites", "new", *words]) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+    assert not (tmp_path / "config").exists()
+
+
+def test_the_scheduler_of_this_machine_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    no_doctor(monkeypatch)
+    (tmp_path / "qsub").touch(mode=0o700)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert run(["sites", "new", "mine", "--queue", "preemptable"]) == 0
+    assert load_site("mine").scheduler == "pbspro"
+    assert run(["sites", "new", "mine"]) == 2, "a file is not overwritten"
+
+
+def test_in_a_terminal_it_asks_until_an_answer_is_right_and_doctor_looks_at_the_site() -> None:
+    master, slave = os.openpty()
+    os.write(master, b"what\nlocal\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "pilot", "sites", "new", "mine"],
+        stdin=slave,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    os.close(master)
+    os.close(slave)
+    assert done.stderr.count("scheduler (local | slurm | pbspro | lsf)") == 2
+    assert "expected 'local' or 'slurm'" in done.stderr
+    assert "pilots are local processes" in done.stdout, done.stderr
+    assert load_site("mine") == Site(name="mine", scheduler="local")
+
+
+def test_the_questions_are_those_of_the_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pilot.cli import new_site
+
+    answers = {"partition": "low", "walltime": "", "max_jobs": "12", "ranks_per_node": "4", "interface": "hsn0"}
+    asked = []
+
+    def prompt(text: str, value_proc: Callable[[str], object], **_: object) -> object:
+        asked.append(text.split()[0])
+        return value_proc(answers.get(asked[-1], ""))
+
+    no_doctor(monkeypatch)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr(new_site.click, "prompt", prompt)
+    assert run(["sites", "new", "mine", "--scheduler", "slurm", "--account", "abcd"]) == 0
+    expected = {"partition": "low", "max_jobs": 12, "ranks_per_node": 4, "interface": "hsn0", "account": "abcd"}
+    assert load_site("mine") == Site(name="mine", scheduler="slurm", **expected)
+    assert "qos" in asked and not {"queue", "select_options", "account", "scheduler"} & set(asked)
