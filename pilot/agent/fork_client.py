@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
 import msgspec
 
@@ -64,13 +65,10 @@ class ForkClient:
 
     def launch(self, job: ForkJob, descriptors: Sequence[int]) -> None:
         """Fork a training process for ``job``; the descriptors are its control socket, its log, and the log's folder.
-        :class:`ValueError` if the job is too large. If the fork server has just ended, ``gone`` is reported.
+        If the fork server has just ended, ``gone`` is reported.
         """
-        packet = msgspec.json.encode(job)
-        if (limit := fork_server.MAX_PACKET_BYTES) < len(packet):
-            raise ValueError(f"arguments and environment are {len(packet)} bytes; at most {limit} are possible")
-        with suppress(*_ENDED):
-            socket.send_fds(self._channel, [packet], descriptors)
+        with in_memory(job) as file, suppress(*_ENDED):
+            socket.send_fds(self._channel, [fork_server.JOB], [file.fileno(), *descriptors])
 
     def kill(self) -> None:
         """Kill it; ``gone`` follows."""
@@ -103,6 +101,13 @@ class ForkClient:
                 self.importing = fields[0]
             else:
                 self._report(kind, fields)
+
+
+def in_memory(job: ForkJob) -> IO[bytes]:
+    """Return a file with ``job``, which may be larger than a packet."""
+    file = os.fdopen(os.memfd_create("job"), "w+b", buffering=0)
+    file.write(msgspec.json.encode(job))
+    return file
 
 
 def environment_for(workdir: Workdir, python: str) -> dict[str, str]:

@@ -4,9 +4,9 @@ It is exec'ed by the agent, one per interpreter: ``python -m pilot.agent.fork_se
 SEQPACKET socket pair. A process that has run a multi-threaded torch operation must not be forked (the child's first
 operation hangs), so this one only imports: one thread, no asyncio, no CUDA call.
 
-Packets to it: a :class:`~pilot.submission.submission.ForkJob` as JSON, with three descriptors (the worker's control
-socket, its log, the log's folder); or ``["preload", file, unfit]``: import what scripts imported before
-(:mod:`pilot.agent.preload`), between jobs.
+Packets to it: ``"job"`` with four descriptors (a file with a :class:`~pilot.submission.submission.ForkJob` as JSON, the
+worker's control socket, its log, the log's folder); or ``["preload", file, unfit]``: import what scripts imported
+before (:mod:`pilot.agent.preload`), between jobs.
 
 Packets from it, as JSON: ``["ready", seconds, threads]`` or ``["failed", why]`` once; for each job ``["forked", number,
 pid]`` and ``["exited", number, status]`` (as of ``os.waitstatus_to_exitcode``), or ``["declined", number, why]``: it
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from pilot.submission.submission import ForkJob
 
 MAX_PACKET_BYTES = 128 * 1024
+JOB = b'"job"'
 BASE = ("numpy", "torch", "torch.utils.data", "pilot.train")
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 ALLOCATOR = {"MALLOC_TRIM_THRESHOLD_": str(1 << 40), "MALLOC_MMAP_THRESHOLD_": str(1 << 25)}
@@ -114,16 +115,18 @@ def serve(channel: socket.socket) -> ForkJob | None:
         if not readable([channel], 0.0 if preloader.has_more else None):
             _preload_one(channel, preloader)
         else:
-            packet, descriptors, _, _ = socket.recv_fds(channel, MAX_PACKET_BYTES, 3)
+            packet, received, _, _ = socket.recv_fds(channel, MAX_PACKET_BYTES, 4)
             if not packet:
                 return None
-            order = json.loads(packet)
-            if isinstance(order, list):
-                _, file, unfit = order
+            if packet != JOB:
+                _, file, unfit = json.loads(packet)
                 installed.add_imports(Path(file), unfit=unfit)
                 preloader.take(Path(file))
                 continue
-            job = msgspec.convert(order, ForkJob)
+            with os.fdopen(received[0], "rb") as ordered:
+                ordered.seek(0)
+                job = msgspec.json.decode(ordered.read(), type=ForkJob)
+            descriptors = received[1:]
             outcome, found = _fork(job, preloader)
             if found == 0:
                 channel.close()

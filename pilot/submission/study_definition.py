@@ -16,7 +16,7 @@ from pilot.core.errors import UserError
 from pilot.core.ids import StudyId, TrainerId, TrainerUid
 from pilot.core.study.study import STEP, TO_END, TRIALS_MAX, Parameters, StudySpec
 from pilot.core.trainer.spec import Checking, TrainerSpec
-from pilot.submission.submission import LaunchSpec
+from pilot.submission.submission import LaunchSpec, check_given
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 WHOLE_MOST = 2**53
@@ -102,7 +102,12 @@ class StudyDefinition(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     check: Checking | None = None  #: of their script, as of ``pilot submit``
 
     def spec(self, uid: TrainerUid, now_s: float) -> StudySpec:
-        """Return its specification for the core, at ``now_s``."""
+        """Return its specification for the core, at ``now_s``; :class:`UserError` if no trial could have its largest
+        parameters.
+        """
+        bounds = {name: of.choices or (of.low, of.high) for name, of in self.parameters.items()}
+        largest = ((name, max(values, key=lambda value: len(str(value)))) for name, values in bounds.items())
+        check_given(self.trial(tuple(largest)))
         template = TrainerSpec(
             trainer=TrainerId(self.name),
             uid=uid,

@@ -41,6 +41,24 @@ class LaunchSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     archive: str = ""  #: the file with that copy; only in an order to a node
 
 
+GIVEN_MAX = 131_072
+"""The most bytes of arguments and variables that are given to a script. Linux allows so many in a single one, and the
+programs that a script starts inherit the variables."""
+
+
+def check_given(launch: LaunchSpec) -> None:
+    """Check that a script can be started with these arguments and variables on any node; :class:`UserError` if not."""
+    given = [*launch.arguments, *(f"{name}={value}" for name, value in launch.environment.items())]
+    if any("\0" in text for text in given) or any(not name or "=" in name for name in launch.environment):
+        raise UserError("no argument or variable can have a zero byte, and no variable's name is empty or has a '='")
+    size = sum(len(text.encode(errors="surrogatepass")) + 1 for text in given)
+    if size > GIVEN_MAX:
+        raise UserError(
+            f"the arguments and variables of the script have {size:,} bytes, and at most {GIVEN_MAX:,} can be given to"
+            " it: put them into a file that it reads"
+        )
+
+
 class Start(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The checkpoint, of any trainer, from which a new trainer starts."""
 
@@ -80,6 +98,7 @@ class Submission(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         if self.reprofile and (self.fixed_curve or self.profile is Profiling.NEVER):
             with_ = "--fixed-curve" if self.fixed_curve else "--profile never"
             raise UserError(f"--reprofile measures the curve again, so it cannot be combined with {with_}")
+        check_given(self.launch)
         known = {name: getattr(self, name) for name in _SPECIFIED if getattr(self, name) is not None}
         given: dict[str, Any] = {
             "trainer": trainer,

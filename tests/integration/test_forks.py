@@ -17,7 +17,7 @@ import msgspec
 
 from pilot.agent import fork_server
 from pilot.agent import workdir as workdirs
-from pilot.agent.fork_client import ForkClient
+from pilot.agent.fork_client import ForkClient, in_memory
 from pilot.submission.submission import ForkJob, LaunchSpec
 
 LIMIT_S = 60.0
@@ -99,7 +99,8 @@ def test_a_fork_that_is_refused_ends_no_fork_server() -> None:
         with Path(os.devnull).open("rb+") as nothing:
             for number in (1, 2):
                 job = msgspec.structs.replace(JOB, number=number)
-                socket.send_fds(ours, [msgspec.json.encode(job)], [nothing.fileno()] * 3)
+                with in_memory(job) as file:
+                    socket.send_fds(ours, [fork_server.JOB], [file.fileno(), *[nothing.fileno()] * 3])
                 heard.append(json.loads(ours.recv(fork_server.MAX_PACKET_BYTES))[:2])
         process.kill()
         process.wait(LIMIT_S)

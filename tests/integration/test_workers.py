@@ -9,7 +9,7 @@ import hashlib
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -22,10 +22,10 @@ from pilot.agent.workers import Workers
 from pilot.core.commands import StopWorker
 from pilot.host import proc
 from pilot.protocol import wire
-from pilot.submission.submission import LaunchSpec
+from pilot.submission.submission import GIVEN_MAX, LaunchSpec, check_given
 
 LIMIT_S = 60.0
-RANK = "import os, signal, time\nrank, size = (int(os.environ['PILOT_LOCAL_' + w]) for w in ('RANK', 'SIZE'))\n"
+RANK = "import os, signal, sys, time\nrank, size = (int(os.environ['PILOT_LOCAL_' + w]) for w in ('RANK', 'SIZE'))\n"
 CONTROL = "control = int(os.environ['PILOT_CONTROL_FD'])\nwhile not os.read(control, 1 << 16): pass\n"
 
 
@@ -38,14 +38,16 @@ class Bench:
         self.emitted: list[WorkerMessage | WorkerEnded] = []
         self.workers = Workers(self.home, self.emitted.append, "127.0.0.1", "lo", "n")
 
-    def launch(self, script: str, ranks: int = 3, environment: dict[str, str] | None = None) -> None:
+    def launch(
+        self, script: str, ranks: int = 3, environment: dict[str, str] | None = None, arguments: Sequence[str] = ()
+    ) -> None:
         path = self.folder / "train.py"
         path.write_text(RANK + script)
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         directory = str(self.folder / "t")
         here = str(self.folder)
         given = environment or {}
-        launch = LaunchSpec("train.py", digest, [], here, sys.executable, given)
+        launch = LaunchSpec("train.py", digest, [*arguments], here, sys.executable, given)
         order = wire.StartWorker("t", "", directory, launch, 60.0, 2, ranks=ranks)
         self.workers.launch(order)
 
@@ -61,9 +63,8 @@ class Bench:
 
     async def end(self) -> WorkerEnded:
         """The one report of the worker's end; nothing of it is left."""
-        await self.until(lambda: bool(self.emitted), "the worker's end")
-        (end,) = self.emitted
-        assert isinstance(end, WorkerEnded)
+        await self.until(lambda: any(isinstance(one, WorkerEnded) for one in self.emitted), "the worker's end")
+        (end,) = (one for one in self.emitted if isinstance(one, WorkerEnded))
         assert list(self.workers.pids()) == []
         assert self.workers.sockets_of("t") == []
         return end
@@ -88,7 +89,24 @@ def test_one_that_raises_ends_all_and_its_last_words_are_reported(tmp_path: Path
             end = await it.end()
             assert end.status == 1
             assert "ValueError: rank 1 of 3" in end.tail
+            said = wire.ScriptRaised(
+                "t", "ValueError: rank 1 of 3", f"{tmp_path}/train.py, line 3: builtins.ValueError"
+            )
+            assert it.emitted == [WorkerMessage("t", said), end]
             assert end.log.endswith("n.1.log")
+
+    asyncio.run(play())
+
+
+def test_each_gets_as_much_as_may_be_given_to_it(tmp_path: Path) -> None:
+    async def play() -> None:
+        async with bench(tmp_path) as it:
+            arguments, environment = ["\x01" * 60_000, *["x"] * 5_000], {"DATA": "y" * (GIVEN_MAX - 70_010)}
+            check_given(LaunchSpec("train.py", "", arguments, "/", "", environment))
+            it.launch(
+                "sys.exit(f'{len(sys.argv[1])} {len(sys.argv)} {len(os.environ[\"DATA\"])}')", 3, environment, arguments
+            )
+            assert f"60000 5002 {len(environment['DATA'])}" in (await it.end()).tail
 
     asyncio.run(play())
 

@@ -34,7 +34,7 @@ from pilot.service.requests.launch_store import name_is_taken
 from pilot.service.requests.status_view import PoolView, trainer_of, utilisation_of
 from pilot.service.requests.study_api import StudyApi
 from pilot.site.site import Site
-from pilot.submission.submission import Submission, with_check
+from pilot.submission.submission import Submission, check_given, with_check
 
 log = logging.getLogger(__name__)
 
@@ -223,6 +223,7 @@ class Api:
             raise UserError(f"trainer {trainer.id} has finished; {more}, for example with more epochs")
         if asked.budget_node_hours is None and trainer.outcome is Outcome.STOPPED and trainer.usage.spent:
             raise UserError(f"trainer {trainer.id} stopped: {trainer.reason}; pass a larger total --budget")
+        check_given(asked.launch)
         await _in(self._disk, self._launches.change, trainer.spec, asked.launch)
         event = events.TrainerResumed(trainer.id, asked.budget_node_hours, asked.from_scratch)
         return await self._stands(trainer, event, "starts from scratch" if asked.from_scratch else "goes on")
