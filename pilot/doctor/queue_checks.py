@@ -14,6 +14,7 @@ from pathlib import Path
 
 from pilot.core.errors import SubmitError
 from pilot.doctor.finding import Finding, fail, ok, ok_if, warn
+from pilot.doctor.slurm_limits import longest_job
 from pilot.host.commands import Run, run_command
 from pilot.host.private_folder import user_name
 from pilot.provisioning.scheduler_pbs import attributes, queues, walltime_s
@@ -63,12 +64,18 @@ def _slurm(site: Site, run: Run) -> Iterator[Finding]:
         seen = f"Slurm has no partition {site.partition}" if site.partition else "Slurm has no default partition"
         yield _fail(seen, "correct partition in the site file; sinfo -s lists them")
         return
-    _, state, nodes, longest, preemption = row
+    name, state, nodes, longest, preemption = row
     if state != "up":
         yield _fail(f"{named} is {state}: jobs there wait or are refused", _ASK)
     else:
         yield _ok(f"{named} is up, with {nodes} nodes")
     yield from _long_enough(site, limit_s(longest))
+    try:
+        who, longest_s = longest_job(site, name.rstrip("*"), run) or ("", None)
+    except SubmitError as error:
+        yield _warn(f"the limits of Slurm's accounts are not known: {error}", "ask the admins for MaxWall")
+    else:
+        yield from _long_enough(site, longest_s, who)
     if preemption.upper().startswith("SUSPEND"):
         yield _suspends(f"{named} has PreemptMode={preemption}")
 
@@ -231,9 +238,10 @@ def _unnamed() -> Finding:
     return _warn("the site file names no queue", "jobs go to the default queue, which is rarely preemptable")
 
 
-def _long_enough(site: Site, longest_s: float | None) -> Iterator[Finding]:
+def _long_enough(site: Site, longest_s: float | None, who: str = "") -> Iterator[Finding]:
     if longest_s is not None and longest_s < site.walltime_s:
-        seen = f"jobs may run for {walltime_text(longest_s)} there, but the site file requests {site.walltime}"
+        by = f", says {who}" if who else ""
+        seen = f"jobs may run for {walltime_text(longest_s)} there{by}, but the site file requests {site.walltime}"
         yield _fail(seen, "set a shorter walltime in the site file: such jobs never start")
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from pilot.doctor import queue_checks
+from pilot.doctor.slurm_limits import longest_job
 from pilot.provisioning import job_record
 from pilot.provisioning.keeper import Keeper, pool_name
 from pilot.provisioning.retry import Troubled
@@ -287,3 +289,31 @@ def test_one_squeue_for_our_jobs_one_for_pending_jobs_and_one_sinfo_per_poll(lab
     assert set(shown.jobs) == set(jobs)
     assert asked == ["squeue", "sinfo", "scontrol", "squeue"]
     lab.run("scancel", *jobs)
+
+
+@pytest.mark.usefixtures("accounting")
+@pytest.mark.parametrize("lab", [LabConfig(nodes=1)], indirect=True)
+def test_the_longest_job_that_accounts_allow_is_that_of_the_first_who_limits_it(lab: Lab) -> None:
+    def found() -> tuple[str, float] | None:
+        return longest_job(SITE, "preempt", lambda command, _: lab.run(*command))
+
+    assert found() is None
+    lab.limit("MaxWall=00:20:00", "account")
+    assert found() == ("the account root", 1200.0)
+    lab.limit("MaxWall=00:30:00", "user")
+    assert found() == ("the account root", 1800.0)
+    job = lab.sbatch("-t", "40", "--wrap", "true")
+    wait_for(lambda: "AssocMaxWall" in lab.run("squeue", "-h", "-j", job, "-o", "%r"), "it never starts", limit_s=30)
+    lab.limit("MaxWall=02:00:00", "qos")
+    assert found() == ("the QOS normal", 7200.0)
+    wait_for(lambda: lab.state(job) == "COMPLETED", "it is the first limit that counts", limit_s=60)
+    findings = queue_checks.scheduler(SITE.replace(walltime="03:00:00"), Path())
+    assert [finding.seen for finding in findings if finding.remedy] == [
+        "jobs may run for 02:00:00 there, says the QOS normal, but the site file requests 03:00:00"
+    ]
+    lab.stop_accounting()
+    wait_for(
+        lambda: any("are not known: sacctmgr" in finding.seen for finding in queue_checks.scheduler(SITE, Path())),
+        "that it is not known is a finding",
+        limit_s=60,
+    )

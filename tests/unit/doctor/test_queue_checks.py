@@ -111,6 +111,48 @@ def test_slurms_partition(partition: str | None, answer: str, grade: Grade, mess
     assert any(line.startswith(message) for line in seen(SLURM.replace(partition=partition), answering(answer), grade))
 
 
+def accounts(enforced: str, partition_qos: str, **max_walls: str) -> Callable[[Sequence[str], float], str]:
+    """A Slurm whose accounts limit the wall time, by QOS, or by ``assoc`` in this partition."""
+
+    def run(command: Sequence[str], _limit_s: float) -> str:
+        match command[0], command[2] if len(command) > 2 else "":
+            case "sinfo", _:
+                return "preempt*|up|6|infinite|CANCEL\n"
+            case "scontrol", "config":
+                names = ("AccountingStorageType   = accounting_storage/slurmdbd", "ClusterName             = one")
+                return "\n".join([*names, f"AccountingStorageEnforce = {enforced}"])
+            case "scontrol", "partition":
+                return f"PartitionName=preempt\n   AllowQos=ALL QoS={partition_qos}\n"
+        match command[4]:
+            case "user":
+                return "physics\n"
+            case "assoc":
+                return f"|scavenge|\npreempt|scavenge|{max_walls.get('assoc', '')}\nhigh||00:01:00\n"
+        name = command[6].removeprefix("name=")
+        return f"{max_walls.get(name, '')}\n"
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("enforced", "partition_qos", "max_walls", "who"),
+    [
+        ("associations,limits,qos", "N/A", {"scavenge": "1:00:00", "assoc": "00:30:00"}, "the QOS scavenge"),
+        ("associations,limits,safe", "part", {"part": "1:00:00", "scavenge": "00:30:00"}, "the QOS part"),
+        ("associations,limits", "N/A", {"scavenge": "1-00:00:00", "assoc": "00:30:00"}, ""),
+        ("associations,limits", "N/A", {"assoc": "1:00:00"}, "the account physics"),
+        ("associations", "N/A", {"assoc": "1:00:00"}, ""),
+        ("none", "part", {"part": "1:00:00"}, ""),
+    ],
+)
+def test_the_wall_time_that_slurms_accounts_allow(
+    enforced: str, partition_qos: str, max_walls: dict[str, str], who: str
+) -> None:
+    found = seen(SLURM, accounts(enforced, partition_qos, **max_walls), Grade.FAIL)
+    says = f"jobs may run for 01:00:00 there, says {who}, but the site file requests 02:00:00"
+    assert found == ([says] if who else [])
+
+
 def test_a_pbs_queue_that_runs_pilots() -> None:
     assert seen(PBS, pbs(TEN_S), Grade.OK)[1:] == [
         "queue preemptable accepts and starts jobs",
