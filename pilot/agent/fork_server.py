@@ -225,6 +225,8 @@ def run(job: ForkJob) -> None:
     except BaseException as error:
         script_failed()
         as_main.fail(error)
+    finally:
+        last_message.watch_end()
 
 
 def _same_randomness_and_own_threads(job: ForkJob) -> None:

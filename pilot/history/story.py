@@ -9,7 +9,7 @@ from pilot.core import commands, events
 from pilot.core.ids import Generation, NodeId, PlanId, TrainerId
 from pilot.core.pool.evidence import headline
 from pilot.core.study import events as study_events
-from pilot.history.words import counted, node_count, node_names, plan_change
+from pilot.history.words import counted, duration, node_count, node_names, plan_change
 from pilot.protocol.pool_status import Answer
 from pilot.rundir.entries import Decision, Entry
 
@@ -185,6 +185,9 @@ class Story:
             case commands.StartWorker():
                 self._started_s[command.trainer, command.node] = self._now_s
                 yield Topic.TRAINER, f"starts on {command.node}", command.trainer, [command.node]
+            case commands.StopWorker() if command.within_s:
+                text = f"its loop is over; the code after it may run on {command.node} for {duration(command.within_s)}"
+                yield Topic.TRAINER, text, command.trainer, [command.node]
             case commands.FormGroup():
                 self._members[command.trainer, command.generation] = command.members
             case commands.SetNodeAside():

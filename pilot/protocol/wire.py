@@ -233,10 +233,13 @@ class TrainerFinished(FromGroup, frozen=True):
 
 
 class Remark(FromAgent, frozen=True):
-    """A message for the user, such as why a checkpoint was skipped."""
+    """A message for the user, such as why a checkpoint was skipped. ``holds``: what keeps a process whose script has
+    ended.
+    """
 
     trainer: Name
     text: str
+    holds: bool = False
 
 
 class Welcome(Message, frozen=True):

@@ -65,6 +65,28 @@ def test_another_trainer_does_not_wait_for_the_busy_node(pool: Pool) -> None:
     assert (ended(pool, first), ended(pool, wide)) == ("after step 4", "after step 4")
 
 
+THREAD = """
+import threading
+if session.rank == 0:
+    gone = lambda: [time.sleep(0.1) for _ in iter(Path("go").exists, True)]
+    threading.Thread(target=gone, name="uploader").start()
+"""
+
+
+def test_what_keeps_a_process_after_its_script_is_named(pool: Pool) -> None:
+    pool.up()
+    pool.agent()
+    name = pool.submit(script(pool, after=THREAD, epochs=2, samples=32))
+    told = "its script has ended, but not its thread uploader on "
+    waits = pool.until("it is named", lambda s: told in s.trainer(name).waits).trainer(name).waits
+    assert "for up to 10m00s" in waits and f"pilot cancel {name} ends it" in waits
+    events = pool.pilot("events").stdout
+    assert told in events and "its loop is over; the code after it may run on " in events
+    (pool.folder / "go").touch()
+    assert ended(pool, name) == "after step 4"
+    assert pool.trainer(name).waits == ""
+
+
 def test_its_exit_status_is_reported_if_its_last_line_is_no_error(pool: Pool) -> None:
     (pool.folder / "go").touch()
     name = submit(pool, "5")

@@ -182,8 +182,11 @@ class Inbound:
         last = events.Progress(*of, message.step, epoch, message.samples, metrics=_metrics(message.metrics))
         return [last, events.TrainerFinished(*of, message.step, message.samples)]
 
-    def _remark(self, _node: NodeId, message: wire.Remark) -> list[Event]:
-        self.remark(message.trainer, message.text, lasting="yes")
+    def _remark(self, node: NodeId, message: wire.Remark) -> list[Event]:
+        if message.holds:
+            self.remark(message.trainer, f"{message.text} on {node}", holds="yes")
+        else:
+            self.remark(message.trainer, message.text, lasting="yes")
         return []
 
     def remark(self, trainer: str, text: str, **more: str) -> None:

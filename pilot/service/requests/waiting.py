@@ -49,7 +49,7 @@ class Waiting:
             case Phase.SHELVED | Phase.COMPLETE:
                 return trainer.shelved
             case Phase.CLOSING:
-                return _after_loop(trainer) or "its processes are being stopped"
+                return _after_loop(trainer, self._monitor) or "its processes are being stopped"
             case _:
                 return ""
 
@@ -86,11 +86,14 @@ def _queue(keeper: KeeperStatus) -> str:
     return ", ".join(filter(None, [waited, expected_start(keeper.scheduler, keeper.expected_unix_s)]))
 
 
-def _after_loop(trainer: Trainer) -> str:
-    """A line for each node where the script of a finished trainer runs on after the loop."""
+def _after_loop(trainer: Trainer, monitor: Monitor) -> str:
+    """A line for each node where the script of a finished trainer runs on after the loop, or something keeps it."""
     alone = {node: worker.alone_s for node, worker in trainer.workers.items() if worker.alone_s}
+    record = monitor.trainers.get(trainer.id)
+    holds = record.holds if record is not None else ""
     return "; ".join(
-        f"its script runs on after the loop on {node}, for up to {duration(seconds)}; pilot cancel {trainer.id} ends it"
+        f"{holds or f'its script runs on after the loop on {node}'}, for up to {duration(seconds)};"
+        f" pilot cancel {trainer.id} ends it"
         for node, seconds in alone.items()
     )
 
@@ -131,7 +134,7 @@ def troubles(trainer: Trainer, monitor: Monitor) -> list[str]:
     refused = [stays[1]] if stays is not None and grows_no_more else []
     now_s = monitor.now_s
     return [
-        *filter(None, [record.failed_checkpoint]),
+        *filter(None, [record.failed_checkpoint, record.holds if trainer.open else ""]),
         *refused,
         *_dying(trainer, now_s),
         *_quiet(trainer, record, now_s),

@@ -5,11 +5,15 @@ The agent could only guess at both from the log, of which a long message leaves 
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import re
 import socket
+import threading
+import time
 import traceback
 from collections.abc import Iterator
+from contextlib import suppress
 
 from torch.distributed import DistError
 
@@ -19,6 +23,14 @@ from pilot.protocol import wire
 from pilot.protocol.framing import framed
 from pilot.train.node.devices import is_of_gpu
 from pilot.train.script import refusal
+
+MOMENT_S = 5.0
+"""A process may take this long to end after its script before the agent is told what it waits for."""
+
+NAMED = 5
+"""Most threads and processes that are named."""
+
+_WATCH = "pilot: end of the script"
 
 _OF_SCRIPTS = (
     ArithmeticError,
@@ -41,6 +53,34 @@ def report(error: BaseException) -> None:
     if isinstance(error, SystemExit) and error.code in (None, 0):
         return
     send(wire.ScriptRaised(os.environ.get("PILOT_TRAINER", ""), words(error), origin(error)))
+
+
+def watch_end() -> None:
+    """From now on, when its script has ended, tell the agent what keeps this process for longer than a moment."""
+    if "PILOT_CONTROL_FD" in os.environ:
+        with suppress(RuntimeError):  # the node allows no more threads
+            threading.Thread(target=_tell_what_holds, name=_WATCH, daemon=True).start()
+
+
+def _tell_what_holds() -> None:
+    told = ""
+    while True:
+        time.sleep(MOMENT_S)
+        if (holds := what_holds()) != told:
+            told = holds
+            text = f"its script has ended, but not {holds}"
+            send(wire.Remark(os.environ.get("PILOT_TRAINER", ""), text, holds=True))
+
+
+def what_holds() -> str:
+    """What a process waits for after its script's end, in words."""
+    kinds = {
+        "thread": [t.name for t in threading.enumerate() if not (t.daemon or t is threading.main_thread())],
+        "process": [process.name for process in multiprocessing.active_children() if not process.daemon],
+    }
+    named = [f"its {kind} {name}" for kind, names in kinds.items() for name in names]
+    more = f" and {len(named) - NAMED} more" if len(named) > NAMED else ""
+    return f"{', '.join(named[:NAMED])}{more}" if named else "what it does at its exit (atexit)"
 
 
 def send(message: wire.FromAgent) -> None:

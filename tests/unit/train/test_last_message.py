@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import textwrap
+import threading
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
@@ -129,3 +130,19 @@ def test_strange_exceptions_have_words() -> None:
     ring.__cause__ = KeyError("b")
     ring.__cause__.__context__ = ring
     assert last_message.origin(ring) == ""
+
+
+def test_what_holds_a_process_is_named() -> None:
+    assert last_message.what_holds() == "what it does at its exit (atexit)"
+    over = threading.Event()
+    threads = [threading.Thread(target=over.wait, name=f"t{n}") for n in range(7)]
+    threads.append(threading.Thread(target=over.wait, daemon=True))
+    for thread in threads:
+        thread.start()
+    try:
+        named = ", ".join(f"its thread t{n}" for n in range(5))
+        assert last_message.what_holds() == f"{named} and 2 more"
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
