@@ -20,7 +20,7 @@ from pilot.provisioning.nodes_aside import Run
 from pilot.provisioning.pilot_jobs import JobEnded, JobEvent, PilotJobs
 from pilot.provisioning.retry import Retry, Troubled, Troubles
 from pilot.provisioning.scaling_policy import PoolDemand, Scaling, decide
-from pilot.provisioning.scheduler import JobPhase, QueueSnapshot, SchedulerThread
+from pilot.provisioning.scheduler import CancelRefused, JobPhase, QueueSnapshot, SchedulerThread
 from pilot.provisioning.submit_limit import SubmitLimit
 from pilot.site.site import Site
 
@@ -208,6 +208,8 @@ class Keeper:
         now_s = self._clock()
         self.book.unix_ahead_s = time.time() - now_s
         events = self.book.update(now_s, asked_s, self._snapshot)
+        if all(record.asked_s is None for record in self.book.jobs.values()):
+            self._troubles.set("cancel", "")  # the jobs that it refused to cancel are over
         self._report_trouble()
         await self._report_all(events)
         await self._cancel(self.book.to_cancel(now_s))
@@ -284,7 +286,12 @@ class Keeper:
         if due := self.book.due(now_s, jobs, lambda record: record.cancelling):
             self.book.asked_to_cancel(now_s, due, again_s or self._site.poll_s)
             with self._troubles.of("cancel"):
-                await self._report_all(self.book.cancelled(self._clock(), await self._scheduler.cancel(due)))
+                try:
+                    taken = await self._scheduler.cancel(due)
+                except CancelRefused as error:
+                    await self._report_all(self.book.cancelled(self._clock(), error.taken))
+                    raise
+                await self._report_all(self.book.cancelled(self._clock(), taken))
 
     async def _kill_overdue(self) -> None:
         now_s = self._clock()

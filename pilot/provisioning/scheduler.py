@@ -93,6 +93,14 @@ class QueueSnapshot:
     listed: frozenset[str] = frozenset()
 
 
+class CancelRefused(SubmitError):
+    """The scheduler refuses to cancel some jobs, for the reason in the message; ``taken`` are the others."""
+
+    def __init__(self, message: str, taken: list[str]) -> None:
+        super().__init__(message, transient=True)
+        self.taken = taken
+
+
 class Queue(Protocol):
     """One scheduler."""
 
@@ -102,7 +110,8 @@ class Queue(Protocol):
 
     def cancel(self, jobs: Sequence[str]) -> list[str]:
         """Cancel ``jobs``, also those that an earlier coordinator submitted; returns those that the scheduler agreed to
-        cancel, and those that are over or unknown to it. Raises SubmitError if it did not answer."""
+        cancel, and those that are over or unknown to it. Raises CancelRefused if it refuses to cancel some, SubmitError
+        if it did not answer."""
 
     def kill(self, jobs: Sequence[str]) -> None:
         """Kill jobs that outlived their cancellation; raises ``SubmitError`` if the scheduler refuses."""
@@ -158,7 +167,7 @@ class BatchQueue(Queue):
 
     def cancel(self, jobs: Sequence[str]) -> list[str]:
         """See :class:`Queue`."""
-        return self._tried(self.CANCELS, jobs)
+        return self._each(self.CANCELS, jobs)
 
     def kill(self, jobs: Sequence[str]) -> None:
         """See :class:`Queue`."""
@@ -168,20 +177,26 @@ class BatchQueue(Queue):
     def _ask(self, *command: str) -> str:
         return self._run(list(command), self._site.command_timeout_s)
 
-    def _tried(self, command: Sequence[str], jobs: Sequence[str]) -> list[str]:
-        """Run ``command`` for ``jobs``; returns those that it did not refuse."""
+    def _each(self, command: Sequence[str], jobs: Sequence[str]) -> list[str]:
+        """Run ``command`` for ``jobs``; returns them. Raises CancelRefused if it refuses some."""
         taken: list[str] = []
+        refusal = ""
         for batch in batches(jobs):
             try:
                 self._ask(*command, *batch)
             except CommandRefused as error:
-                errors = [line for line in error.stderr.splitlines() if not self._is_over(line)]
+                lines = error.stderr.splitlines()
+                errors = [line for line in lines if not self._is_over(line)]
                 named = [job for job in batch if any(_names(line, job) for line in errors)]
-                # An error that names none of them concerns all: the command did not get that far.
-                refused = batch if errors and not named else named
+                # An error that names none of them, or says nothing, concerns all: the command did not get that far.
+                refused = named if named or (lines and not errors) else batch
                 taken += [job for job in batch if job not in refused]
+                if refused:
+                    refusal = f"{command[0]} failed: {errors[-1]}" if errors else str(error)
             else:
                 taken += batch
+        if refusal:
+            raise CancelRefused(refusal, taken)
         return taken
 
     def _is_over(self, line: str) -> bool:

@@ -76,8 +76,7 @@ class PbsQueue(BatchQueue):
 
     def kill(self, jobs: Sequence[str]) -> None:
         """See :class:`pilot.provisioning.scheduler.Queue`. A job whose MoM is dead is deleted from the server."""
-        if left := set(jobs) - set(self._tried(self.KILLS, jobs)):
-            raise SubmitError(f"qdel -W force failed for {', '.join(sorted(left))}", transient=True)
+        self._each(self.KILLS, jobs)
 
     @cached_property
     def _server(self) -> list[str]:
@@ -130,7 +129,8 @@ class PbsQueue(BatchQueue):
         try:
             return self._ask(*command)
         except CommandRefused as error:
-            if all(map(self._is_over, error.stderr.splitlines())):
+            lines = error.stderr.splitlines()
+            if lines and all(map(self._is_over, lines)):
                 return error.output
             raise
 

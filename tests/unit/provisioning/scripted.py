@@ -7,7 +7,7 @@ import time
 from collections.abc import Collection, Sequence
 
 from pilot.core.errors import SubmissionRefused, SubmitError
-from pilot.provisioning.scheduler import JobEnd, JobPhase, JobView, QueueSnapshot
+from pilot.provisioning.scheduler import CancelRefused, JobEnd, JobPhase, JobView, QueueSnapshot
 
 REFUSAL = "sbatch: error: Batch job submission failed: Job violates policy"
 
@@ -36,7 +36,7 @@ class Scripted:
     def cancel(self, jobs: Sequence[str]) -> list[str]:
         self.cancels += 1
         if self.keeps_jobs:
-            return []
+            raise CancelRefused("scancel failed: Access/permission denied", [])
         for job in jobs:
             self.phases[job] = JobPhase.OVER
         return list(jobs)

@@ -300,6 +300,19 @@ async def test_a_refused_cancellation_is_repeated_once_a_poll_and_ever_less_ofte
     scheduler.keeps_jobs = False
 
 
+@with_scene(grace_s=60, scheduler={"keeps_jobs": True})
+async def test_a_refused_cancellation_is_quoted_until_the_job_is_over(scene: Scene) -> None:
+    keeper, scheduler = scene.keeper, scene.scheduler
+    await scene.until_pending(1)
+    scheduler.phases = dict.fromkeys(scheduler.phases, JobPhase.RUNNING)
+    await until(lambda: keeper.status().running == 1)
+    keeper.registered("0")
+    keeper.want(0, spare=["0"])
+    await until(lambda: keeper.status().trouble == "scancel failed: Access/permission denied")
+    scheduler.phases = dict.fromkeys(scheduler.phases, JobPhase.OVER)
+    await until(lambda: keeper.status().trouble == "")
+
+
 @with_scene(scheduler={"slow_s": 0.3}, after=lambda scene: set(scene.scheduler.phases.values()) <= {JobPhase.OVER})
 async def test_a_submission_under_way_at_the_end_is_cancelled_too(scene: Scene) -> None:
     scene.keeper.want(1)

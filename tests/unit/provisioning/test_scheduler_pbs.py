@@ -9,7 +9,7 @@ import pytest
 
 from pilot.core.errors import SubmitError
 from pilot.host.commands import CommandRefused
-from pilot.provisioning.scheduler import JobEnd, JobPhase
+from pilot.provisioning.scheduler import CancelRefused, JobEnd, JobPhase
 from pilot.provisioning.scheduler_pbs import PbsQueue, _parsed, _view
 from pilot.site.site import Site
 from tests.unit.provisioning.recordings import PREFIX, Recorded, text
@@ -203,6 +203,7 @@ def test_jobs_of_others_are_counted_in_the_queues_that_ours_are_routed_to(queue_
     [
         *(("qstat", text, "cannot parse") for text in ("[1]", "{bad", '{"timestamp": 1}')),
         *((name, CommandRefused(name, "cannot connect to server pbs0"), "cannot connect") for name in COMMANDS),
+        *((name, CommandRefused(name, "", -9), "exit -9") for name in COMMANDS),
     ],
 )
 def test_no_answer_and_an_unreadable_one_are_errors(name: str, answer: str | SubmitError, message: str) -> None:
@@ -216,7 +217,9 @@ def test_a_job_that_is_over_or_unknown_counts_as_cancelled_and_a_refused_one_doe
     said = "qdel: Unknown Job Id 9.pbs0\nqdel: Job has finished 8.pbs0\nqdel: Server could not connect to MOM 7.pbs0"
     run = recorded()
     run.answers["qdel"] = CommandRefused("qdel", said)
-    assert queue(run).cancel(["6.pbs0", "7.pbs0", "8.pbs0", "9.pbs0"]) == ["6.pbs0", "8.pbs0", "9.pbs0"]
+    with pytest.raises(CancelRefused, match=r"^qdel failed: qdel: Server could not connect to MOM 7\.pbs0$") as raised:
+        queue(run).cancel(["6.pbs0", "7.pbs0", "8.pbs0", "9.pbs0"])
+    assert raised.value.taken == ["6.pbs0", "8.pbs0", "9.pbs0"]
 
 
 def test_kill_names_the_jobs() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from pilot.core.errors import SubmitError
 from pilot.host.commands import CommandRefused
-from pilot.provisioning.scheduler import JobEnd, JobPhase
+from pilot.provisioning.scheduler import CancelRefused, JobEnd, JobPhase
 from pilot.provisioning.scheduler_slurm import SlurmQueue, excluded
 from pilot.site.site import Site
 from tests.unit.provisioning.recordings import PREFIX, Recorded, text
@@ -219,10 +219,20 @@ def test_jobs_are_cancelled_in_batches_and_one_that_is_over_already_counts_as_ca
 
     run = recorded(scancel=scancel)
     jobs = [str(number) for number in range(250)]
-    assert queue(run).cancel(jobs) == [job for job in jobs if job != "108"]
+    with pytest.raises(CancelRefused, match=r"^scancel failed: .* job id 108: Access/permission denied$") as raised:
+        queue(run).cancel(jobs)
+    assert raised.value.taken == [job for job in jobs if job != "108"]
     assert run.times("scancel") == 3
-    refused = CommandRefused("scancel", "scancel: error: Unable to contact slurm controller")
-    assert queue(recorded(scancel=refused)).cancel(["11", "12"]) == []
+    assert queue(run).cancel(["6", "7"]) == ["6", "7"]
+
+
+@pytest.mark.parametrize(
+    ("said", "message"), [("scancel: error: Unable to contact slurm controller", "Unable to"), ("", "exit 1")]
+)
+def test_a_failure_that_names_no_job_concerns_all(said: str, message: str) -> None:
+    with pytest.raises(CancelRefused, match=f"^scancel failed: .*{message}") as raised:
+        queue(recorded(scancel=CommandRefused("scancel", said))).cancel(["11", "12"])
+    assert raised.value.taken == []
 
 
 def test_nodes_that_are_not_ours_are_excluded_and_not_counted_as_idle() -> None:
