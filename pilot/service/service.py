@@ -261,7 +261,7 @@ class Service:
             is_new = hello.host not in self._elsewhere and len(self._elsewhere) < ELSEWHERE_MAX
             if reason == self.admission.elsewhere(hello) and is_new:
                 self._elsewhere.add(hello.host)  # the scheduler may start many there
-                self.driver.remark(text=f"a pilot was refused: {reason}", failed="pilot")
+                self.driver.remark(text=f"a pilot was refused: {reason}")
             return
         if node in self.roster.gone:
             why = f"this pilot counts as lost: {self.roster.gone[node]}"

@@ -92,9 +92,9 @@ class Top(App[None]):
     """
 
     CSS = """
-    #headline { height: auto; max-height: 4; }
+    #headline { height: auto; max-height: 5; }
     #trainers { height: 2fr; min-height: 4; }
-    #selected { height: auto; max-height: 3; }
+    #selected { height: auto; max-height: 4; }
     #nodes { height: 1fr; min-height: 3; overflow-y: auto; }
     #feed { height: 1fr; min-height: 3; scrollbar-size: 1 1; }
     #nodes, #feed { border-top: solid $primary; }
