@@ -161,7 +161,7 @@ def _quiet(trainer: Trainer, record: TrainerRecord, now_s: float) -> list[str]:
     quiet_s = now_s - (record.progress_s if record.progress_s is not None else record.started_s)
     if quiet_s < QUIET_S:
         return []
-    return [f"it is training on {node_count(record.nodes)} but has reported no progress for {quiet_s:.0f} s"]
+    return [f"it is training on {node_count(record.nodes)} but has reported no progress for {duration(quiet_s)}"]
 
 
 def _slow_to_start(trainer: Trainer, monitor: Monitor) -> list[str]:
@@ -171,7 +171,7 @@ def _slow_to_start(trainer: Trainer, monitor: Monitor) -> list[str]:
         if not trainer.ready_on(node)
     }
     return [
-        f"its script has run for {seconds:.0f} s on {node} without reaching session.epochs"
+        f"its script has run for {duration(seconds)} on {node} without reaching session.epochs"
         for node, seconds in waited_s.items()
         if seconds >= QUIET_S
     ]

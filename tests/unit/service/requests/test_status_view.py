@@ -66,12 +66,12 @@ def test_a_script_that_trains_without_a_word_or_never_trains_is_told_after_a_whi
     stage = Shown()
     stage.at(2.0).starts(A)
     assert stage.row(QUIET_S).remarks == []
-    late = ["its script has run for 120 s on a without reaching session.epochs"]
+    late = ["its script has run for 2m00s on a without reaching session.epochs"]
     assert stage.row(2.0 + QUIET_S).remarks == late
     form = stage.at(130.0).forms(A)
     assert stage.row(130.0).remarks == []
     stage.at(131.0).post(GroupFormed(T, form.generation, 0))
-    quiet = ["it is training on 1 node but has reported no progress for 120 s"]
+    quiet = ["it is training on 1 node but has reported no progress for 2m00s"]
     assert stage.row(131.0 + QUIET_S).remarks == quiet
     stage.at(260.0).post(Progress(T, form.generation, 5, 0, 100))
     assert stage.row(261.0).remarks == []
