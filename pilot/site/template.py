@@ -52,7 +52,7 @@ def value_of(field: str, text: str) -> object:
     """Return ``text`` as a value of ``field``; unchanged if it is none, for the site to refuse it."""
     kind = next(one.type for one in msgspec.structs.fields(Site) if one.name == field)
     try:
-        return msgspec.convert(text, kind, strict=False)
+        return msgspec.convert(None if text == "None" else text, kind, strict=False)
     except msgspec.ValidationError:
         return text
 

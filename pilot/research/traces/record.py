@@ -156,10 +156,12 @@ def record(
 
 
 def resume(path: Path) -> tuple[float, float, set[NodeId]]:
-    """The Unix time of a recorded trace's second 0, the time of its last change, and the pool after it."""
+    """The Unix time of a recorded trace's second 0, the time of its last change, and the pool after it. A last row that
+    was cut off (the disk was full, or the host stopped) is removed."""
     match = _ORIGIN.match(next(read_lines(path), ""))
     if match is None:
         raise UserError(f"{path}:1: not a recorded trace (no '# time_s 0 is ...'); give another file to record to")
+    _remove_torn_row(path)
     last_s, pool = -1.0, set[NodeId]()
     if sum(1 for _ in read_lines(path)) > len(("origin", "header")):
         for change in stream_changes(path):
@@ -167,6 +169,16 @@ def resume(path: Path) -> tuple[float, float, set[NodeId]]:
             pool.update(change.joined)
             last_s = change.time_s
     return datetime.fromisoformat(match[1]).timestamp(), last_s, pool
+
+
+def _remove_torn_row(path: Path) -> None:
+    try:
+        with reached(path) as place, place.open("rb+") as file:
+            content = file.read()
+            if content.count(b"\n") > 1:  # the origin and the header are whole
+                file.truncate(content.rfind(b"\n") + 1)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}") from None
 
 
 def _begin(path: Path, now_s: float) -> float:

@@ -126,7 +126,14 @@ def test_a_new_site_has_what_was_given_and_every_other_field_in_a_comment(
 ) -> None:
     no_doctor(monkeypatch)
     given = {"scheduler": "slurm", "account": 'a"b\\c', "scheduler_options": "#SBATCH -C gpu\n#SBATCH -G 4"}
-    more = {"walltime": "12:00:00", "max_jobs": 7, "grace_s": 120.5, "exclusive": False, "check": "off"}
+    more = {
+        "interface": None,
+        "walltime": "12:00:00",
+        "max_jobs": 7,
+        "grace_s": 120.5,
+        "exclusive": False,
+        "check": "off",
+    }
     options = [f"--{field.replace('_', '-')}={value}" for field, value in {**given, **more}.items()]
     assert run(["sites", "new", "mine", *options]) == 0
     path = tmp_path / "config" / "pilot" / "sites" / "mine.py"

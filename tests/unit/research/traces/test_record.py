@@ -71,6 +71,15 @@ def test_an_answer_of_another_form_costs_one_poll(answer: str, monkeypatch: pyte
     assert caught.value.transient
 
 
+def test_a_row_that_was_cut_off_is_removed(tmp_path: Path) -> None:
+    path, stop = tmp_path / "idle.csv", Event()
+    record(path, scripted(stop, [{NodeId("a")}] * 3), 0.001, stop, warn=print, clock=lambda: 5.0)
+    whole = path.read_text()
+    path.write_text(f"{whole}30,b,jo")
+    assert resume(path)[1:] == (0.0, {"a"})
+    assert path.read_text() == whole
+
+
 def test_times_rise_where_the_clock_does_not(tmp_path: Path) -> None:
     path = tmp_path / "idle.csv"
     for nodes in (n("a"), n("b")):
