@@ -22,7 +22,7 @@ from pilot.site.site import Site
 
 site = Site(
     # --- the queue -------------------------------------------------------------------------------------------------
-    name="example",  # the site's name: pilot up --site example
+    name="example",  # the site's name: pilot up --site NAME
     description="an example that explains every field",  # one line for pilot sites
     scheduler="slurm",  # local | slurm | pbspro | lsf
     partition="preempt",  # Slurm's partition
