@@ -19,6 +19,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -180,13 +181,20 @@ class Lab:
         """The node dies: its MoM and everything in its jobs get SIGKILL."""
         kill_all([p for p in self.processes() if _host(p) == node])
 
+    def dedicate(self, *from_to_s: float) -> None:
+        """Dedicate the time between two Unix times, which the scheduler knows in minutes, to certain queues; without
+        them, none."""
+        times = " ".join(time.strftime("%m/%d/%Y %H:%M", time.localtime(at_s)) for at_s in from_to_s)
+        self.run("sh", "-c", f"echo '{times}' > {SPOOL}/pbs/sched_priv/dedicated_time")
+        self._signal("pbs_sched", signal.SIGHUP)
+
     def pause_server(self) -> None:
         """The server stops answering."""
-        self._signal_server(signal.SIGSTOP)
+        self._signal("pbs_server.bin", signal.SIGSTOP)
 
     def resume_server(self) -> None:
         """It answers again."""
-        self._signal_server(signal.SIGCONT)
+        self._signal("pbs_server.bin", signal.SIGCONT)
 
     def within(self, *command: str, folder: str = "/", user: str | None = None, conf: Path = SERVER_CONF) -> list[str]:
         """``command`` as it is run inside, in ``folder``; ``user``: not as root."""
@@ -273,10 +281,10 @@ class Lab:
         kill_all(left := self.processes())
         return not left
 
-    def _signal_server(self, number: signal.Signals) -> None:
+    def _signal(self, daemon: str, number: signal.Signals) -> None:
         for process in self.processes():
             with suppress(psutil.Error):
-                if process.name() == "pbs_server.bin":
+                if process.name() == daemon:
                     process.send_signal(number)
 
     def _write_commands(self) -> None:

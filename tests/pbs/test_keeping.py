@@ -146,6 +146,37 @@ async def test_a_pilot_is_shortened_to_a_window_and_warned_of_its_end(keeper: Ke
 
 
 @with_crew(POLITE, SITE)
+async def test_a_limit_on_queued_jobs_is_learned_and_what_ends_is_replaced_at_once(
+    keeper: Keeper, crew: Crew, lab: Lab
+) -> None:
+    lab.qmgr('set queue preemptable max_queued = "[u:PBS_GENERIC=2]"')
+    try:
+        keeper.want(3)
+        learned = "with 2 jobs of ours, the scheduler refused another one: would exceed queue generic's per-user limit"
+        await crew.until(lambda: keeper.status().held_back.startswith(learned), "the limit is learned")
+        await crew.until_running(2)
+        lab.run("qdel", next(iter(keeper.book.jobs)))
+        await crew.until(lambda: len(crew.endings()) == 1, "one is deleted")
+        await crew.until_running(2)
+    finally:
+        lab.qmgr("unset queue preemptable max_queued")
+    await crew.until(lambda: keeper.status().running == 3, "another attempt finds that the limit is gone")
+
+
+@with_crew(POLITE, SITE.replace(walltime_min="00:01:00", grace_s=5))
+async def test_a_pilot_fits_before_dedicated_time(keeper: Keeper, crew: Crew, lab: Lab) -> None:
+    at_s = (time.time() // 60 + 3) * 60
+    lab.dedicate(at_s, at_s + 3600)
+    try:
+        keeper.want(1)
+        await crew.until_running(1)
+        (job,) = keeper.book.jobs
+        assert 60 <= walltime_seconds(lab.attribute(job, "Resource_List.walltime")) <= 180
+    finally:
+        lab.dedicate()
+
+
+@with_crew(POLITE, SITE)
 async def test_a_held_job_and_a_stopped_queue_are_reported_in_pbss_words(keeper: Keeper, crew: Crew, lab: Lab) -> None:
     lab.qmgr("set queue preemptable started=False")
     keeper.want(1)
