@@ -96,20 +96,15 @@ class SlurmQueue(BatchQueue):
         asked = set(jobs)
         ours = {row["JobID"]: row for row in rows if row["JobID"] in asked or row["Name"].startswith(self._prefix)}
         views = {job: _view(row) for job, row in ours.items()}
-        troubles = []
-        if forgotten := [job for job in jobs if job not in views]:
-            ended, trouble = self._sacct(forgotten)
-            views |= ended
-            troubles.append(trouble)
-        idle, planned, trouble = self._sinfo()
-        reserved, why_not = self._reserved(idle, now_s) if idle else ({}, "")
-        troubles += [trouble, why_not]
+        ended, no_ends = self._sacct([job for job in jobs if job not in views])
+        views |= ended
+        idle, planned, no_nodes = self._sinfo()
+        reserved, no_reservations = self._reserved(idle, now_s)
         runs = [job for job, view in views.items() if view.phase is JobPhase.RUNNING]
         plans = self._plans(ours) if planned or runs else []
         for job in runs:
             views[job] = replace(views[job], planned_s=_planned_s(views[job], plans))
-        shortest_s = (self._site.walltime_min_s if self._site.walltime_min else 0.0) + WINDOW_MARGIN_S
-        usable = [start_s for start_s in reserved.values() if start_s - now_s >= shortest_s]
+        usable = self._usable(reserved, now_s)
         starts = [*(plan.start_s for plan in plans if planned), *usable]
         return QueueSnapshot(
             views,
@@ -117,7 +112,7 @@ class SlurmQueue(BatchQueue):
             None if idle is None else len(idle - reserved.keys()),
             planned + len(usable),
             max(0.0, min(starts) - now_s) if starts else None,
-            "; ".join(filter(None, troubles)),
+            "; ".join(filter(None, (no_ends, no_nodes, no_reservations))),
         )
 
     def _squeue(self, *options: str) -> str:
@@ -158,10 +153,12 @@ class SlurmQueue(BatchQueue):
         idle = {node for node, state in usable.items() if state == "idle"}
         return idle, sum(state in ("plnd", "planned") for state in usable.values()), ""
 
-    def _reserved(self, idle: Collection[str], now_s: float) -> tuple[dict[str, float], str]:
+    def _reserved(self, idle: Collection[str] | None, now_s: float) -> tuple[dict[str, float], str]:
         """Which ``idle`` nodes are reserved for others before a pilot of full wall time would end, and when that begins
         (Unix time); or why that is not known."""
         begins: dict[str, float] = {}
+        if not idle:
+            return begins, ""
         try:
             output = self._ask("scontrol", "show", "reservation", "-o")
         except SubmitError as error:
@@ -173,6 +170,11 @@ class SlurmQueue(BatchQueue):
                 for node in _names(of.get("Nodes", "")).intersection(idle):
                     begins[node] = min(start_s, begins.get(node, start_s))
         return begins, ""
+
+    def _usable(self, reserved: Mapping[str, float], now_s: float) -> list[float]:
+        """When those of the ``reserved`` nodes are needed that are free until then for long enough for a pilot."""
+        shortest_s = self._site.walltime_min_s if self._site.walltime_min else 0
+        return [start_s for start_s in reserved.values() if start_s - now_s >= shortest_s + WINDOW_MARGIN_S]
 
     def _may_use(self, reservation: Row) -> bool:
         """Whether our jobs run in it: they name it, or it attracts all jobs of its users and accounts."""
@@ -193,6 +195,8 @@ class SlurmQueue(BatchQueue):
         """How ``jobs`` ended according to accounting, and why that is not known. There may be no accounting; and it
         lags: what squeue does not list does not live, whatever is shown here."""
         found: dict[str, JobView] = {}
+        if not jobs:
+            return found, ""
         try:
             columns = self._sacct_columns
             for batch in batches(jobs):
