@@ -31,6 +31,8 @@ _ok, _warn, _fail = (partial(grade, "scheduler") for grade in (ok, warn, fail))
 _ASK = "ask the admins, or choose another queue"
 _KILL_DELAY_S = 10.0
 """PBS's default for a queue without its own (PBS reference guide, queue attributes)."""
+_EXPRESS = 150
+"""PBS's default for ``preempt_queue_prio``."""
 
 
 def scheduler(site: Site, _run_dir: Path, run: Run = run_command) -> Iterator[Finding]:
@@ -106,7 +108,7 @@ def _pbs(site: Site, run: Run) -> Iterator[Finding]:
         yield _ok(f"queue {name} shows no kill_delay, so PBS's default is assumed; --pilots 1 measures it")
     if delays_s:
         yield grace(site, min(_KILL_DELAY_S if delay_s is None else delay_s for delay_s in delays_s.values()))
-    yield from _preemptable(site, run)
+    yield from _preemptable(site, found, run)
 
 
 def shows_kill_delay(site: Site, run: Run = run_command) -> bool:
@@ -193,23 +195,30 @@ def _within_limits(site: Site, name: str, queue: Mapping[str, str]) -> Iterator[
             yield _warn(seen, f"set max_jobs={least} in the site file: further jobs would wait or be refused")
 
 
-def _preemptable(site: Site, run: Run) -> Iterator[Finding]:
-    """Check that the scheduler can preempt pilots; any user can query how."""
+def _preemptable(site: Site, found: Mapping[str, Mapping[str, str]], run: Run) -> Iterator[Finding]:
+    """Check that the scheduler can preempt pilots in the queues ``found``; any user can query how."""
     try:
-        order = attributes(run(["qmgr", "-c", "list sched"], site.command_timeout_s)).get("preempt_order", "")
+        sched = attributes(run(["qmgr", "-c", "list sched"], site.command_timeout_s))
     except SubmitError as error:
         yield _warn(f"cannot find out how pilots are preempted: {error}", "ask the admins for preempt_order")
         return
-    ends = {"S", "D", "R"} if site.requeue else {"S", "D"}
-    # It may differ with the share of the wall time that is left: "R 50 D".
-    useless = [ways for ways in re.findall("[SCRD]+", order) if ends.isdisjoint(ways)]
+    express = int(sched.get("preempt_queue_prio", _EXPRESS))
+    for name in [name for name, queue in found.items() if int(queue.get("Priority", 0)) >= express]:
+        seen = f"jobs in queue {name} preempt others (its priority is {express} or more) and are not preempted"
+        yield _fail(seen, "choose another queue: pilots are for one that gives way")
+    order = sched.get("preempt_order", "")
+    ends = "SDR" if site.requeue else "SD"
+    # PBS tries one way after the other. Which ones may depend on the share of the wall time that is left: "R 50 D".
+    tried = re.findall("[SCRD]+", order)
+    works = [next((way for way in ways if way in ends), "") for ways in tried]
+    useless = [ways for ways, way in zip(tried, works, strict=True) if not way]
     if any("R" in ways for ways in useless):
         seen = f"PBS preempts by requeueing (preempt_order = {order}), which requeue=False forbids: pilots would "
         yield _fail(f"{seen}never be preempted", "set requeue=True in the site file")
     elif useless:
         seen = f"PBS preempts by checkpointing only (preempt_order = {order}), which pilots do not support: they would "
         yield _fail(f"{seen}never be preempted", _ASK)
-    elif "S" in order:
+    elif "S" in works:
         yield _suspends(f"preempt_order = {order}")
     elif order:
         yield _ok(f"pilots can be preempted (preempt_order = {order})")

@@ -245,8 +245,11 @@ def test_doctor_knows_whether_pilots_are_preempted_throughout(order: str, state:
     high = high_priority(lab, run_s=600)
     wait_for(lambda: lab.attribute(high, "comment"), "the scheduler has tried", limit_s=20)
     assert lab.state(pilot) == state
-    found = queue_checks.scheduler(SITE.replace(requeue=True), lab.folder, lambda command, _: lab.run(*command))
-    assert [finding.grade for finding in found if "preempt_order" in finding.seen] == [grade]
+    for queue, preempts in (("preemptable", False), ("demand", True)):
+        site = SITE.replace(requeue=True, queue=queue)
+        found = list(queue_checks.scheduler(site, lab.folder, lambda command, _: lab.run(*command)))
+        assert [finding.grade for finding in found if "preempt_order" in finding.seen] == [grade]
+        assert any("preempt others" in finding.seen for finding in found) is preempts
 
 
 @with_crew(POLITE, SITE.replace(orphan_s=6, silent_s=3, heartbeat_s=1, grace_s=1))

@@ -217,11 +217,18 @@ def test_a_limit_on_a_users_jobs(limit: str) -> None:
     [
         *[("R", False, Grade.FAIL), ("R", True, Grade.OK), ("CR", False, Grade.FAIL), ("SCR", False, Grade.WARN)],
         *[("C", False, Grade.FAIL), ("C", True, Grade.FAIL), ("CD", False, Grade.OK), ("D 50 C", True, Grade.FAIL)],
+        *[("DS", False, Grade.OK), ("RS", True, Grade.OK), ("RS", False, Grade.WARN)],
         *[("R 80 D", True, Grade.OK), ("D 80 CR", False, Grade.FAIL), ("D 80 S", False, Grade.WARN)],
     ],
 )
 def test_how_pbs_preempts(order: str, requeue: bool, grade: Grade) -> None:
     assert any(f"preempt_order = {order}" in line for line in seen(PBS.replace(requeue=requeue), pbs("", order), grade))
+
+
+def test_a_queue_whose_jobs_preempt_others() -> None:
+    (line,) = seen(PBS, pbs("    Priority = 150\n"), Grade.FAIL)
+    assert line.startswith("jobs in queue preemptable preempt others (its priority is 150 or more)")
+    assert seen(PBS, pbs("    Priority = 149\n"), Grade.FAIL) == []
 
 
 ENTRANCE = (
