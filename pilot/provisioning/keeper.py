@@ -241,7 +241,7 @@ class Keeper:
         return replace(event.failed, reason=f"{event.detail}: {words}" if words else event.detail)
 
     async def _act(self, snapshot: QueueSnapshot) -> None:
-        aside = frozenset(self._failures.nodes.aside)
+        aside = self._failures.excluded
         await self._cancel(self.book.barred(aside))
         now_s = self._clock()
         situation = PoolDemand(

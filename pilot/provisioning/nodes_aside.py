@@ -84,9 +84,12 @@ class NodesAside:
         return newly
 
     def explains(self, failed: Run) -> bool:
-        """Whether the nodes of a pilot that ``failed`` are at fault: it was submitted before they were set aside."""
-        known = [self.aside.get(node) for node in failed.nodes]
-        return bool(known) and all(aside is not None and failed.submitted_s <= aside.since_s for aside in known)
+        """Whether the nodes of a pilot that ``failed`` are at fault: they are set aside, and it is from before that."""
+        return self.blames(failed) and all(failed.submitted_s <= self.aside[node].since_s for node in failed.nodes)
+
+    def blames(self, failed: Run) -> bool:
+        """Whether the nodes of a pilot that ``failed`` are set aside."""
+        return bool(failed.nodes) and failed.nodes <= self.aside.keys()
 
     @property
     def suspects(self) -> bool:

@@ -32,9 +32,9 @@ class Retry:
         """Whether the pause since the last attempt is over."""
         return now_s >= self.again_s
 
-    def tried(self, now_s: float, first_s: float) -> None:
-        """One more attempt was made, or failed: wait twice as long as the last time."""
-        self.tried_s, self.again_s = now_s, now_s + pause_s(first_s, self.tries)
+    def tried(self, now_s: float, first_s: float, most_s: float = LONGEST_PAUSE_S) -> None:
+        """One more attempt was made, or failed: wait twice as long as the last time, and at most ``most_s``."""
+        self.tried_s, self.again_s = now_s, now_s + min(most_s, pause_s(first_s, self.tries))
         self.tries += 1
 
     def worked(self) -> None:
