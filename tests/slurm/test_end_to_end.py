@@ -258,3 +258,26 @@ def test_a_planned_job_takes_a_node_that_no_rescale_was_spent_on(lab: Lab, pool:
     pool.trains(name, 1)
     trainer = pool.trainer(name)
     assert (trainer.generation, trainer.preemptions, trainer.losses) == (1, 0, 0)
+
+
+@pytest.mark.parametrize("lab", [LabConfig(nodes=2)], indirect=True)
+def test_a_node_on_which_pilots_fail_is_listed_and_cleared_and_pilots_end_by_themselves(
+    lab: Lab, pool: SlurmPool
+) -> None:
+    sick, mended = lab.nodes[1], pool.folder / "mended"
+    prologue = f'[ "$SLURMD_NODENAME" != {sick} ] || [ -e {mended} ] || {{ echo no space left >&2; exit 1; }}'
+    pool.up_on(1, prologue=prologue)
+    pool.pilot("scale", "2")
+    pool.until("it is set aside", lambda status: [aside.node for aside in status.keeper.set_aside] == [sick])
+    for words in (["nodes"], ["status"]):
+        said = " ".join(pool.pilot(*words).stdout.split())
+        assert f"{sick} is set aside for all trainers" in said
+        assert "no space left" in said
+    assert f"{sick} is set aside for 10 min: " in pool.pilot("events").stdout
+    mended.touch()
+    assert pool.pilot("nodes", "--clear", sick).stdout == f"cleared {sick}\n"
+    pool.until_pilots(2)
+    pool.pilot("down")
+    logs = [path.read_text() for path in (pool.run_dir / "pilots").glob("*.stderr")]
+    assert sum("left: it was asked to leave" in log for log in logs) == 2
+    assert not any("Terminated" in log or "CANCELLED" in log for log in logs)
