@@ -19,7 +19,7 @@ A generation that is over stays over: later orders and messages about it are dro
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from pilot.agent import diagnosis
@@ -116,7 +116,7 @@ class AgentState:
             case CoordinatorMessage(message):
                 return self._from_coordinator(now_s, message)
             case WorkerMessage():
-                return self._from_worker(event)
+                return self._from_worker(now_s, event)
             case WorkerEnded():
                 return self._worker_ended(now_s, event)
             case RankEnded():
@@ -237,7 +237,7 @@ class AgentState:
 
     # --- messages of workers ----------------------------------------------------------------------------------------
 
-    def _from_worker(self, event: WorkerMessage) -> list[Effect]:
+    def _from_worker(self, now_s: float, event: WorkerMessage) -> list[Effect]:
         message, worker = event.message, self.workers.get(event.trainer)
         if worker is None or getattr(message, "trainer", None) != event.trainer:
             return [LogLine(f"{event.trainer}: dropped a {type(message).__name__} that is not its own")]
@@ -270,6 +270,7 @@ class AgentState:
                 return []
             case wire.ScriptRaised():
                 worker.raised = worker.raised or message
+                worker.stop_by_s = min(worker.stop_by_s, now_s + STOP_LIMIT_S)  # its threads may hold it
                 return []
             case wire.Remark():
                 return [Send(message)]
@@ -283,8 +284,10 @@ class AgentState:
         groups = [key for key in self.groups if key[0] == event.trainer]
         self._end_by_s |= dict.fromkeys(groups, now_s + FINALIZE_LIMIT_S)
         raised, origin = (worker.raised.text, worker.raised.origin) if worker.raised is not None else ("", "")
+        cut = worker.stop_by_s == math.inf
+        if cut and worker.raised is not None:
+            event, cut = replace(event, status=worker.raised.status), False
         if worker.within_s:
-            cut = worker.stop_by_s == math.inf
             cause, detail = diagnosis.after_loop(event, worker.within_s, worker.stop_reason or "", raised, cut=cut)
         else:
             cause, detail = diagnosis.on_exit(event, worker.up, worker.stop_reason, worker.stuck_reason, raised)

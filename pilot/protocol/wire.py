@@ -119,6 +119,7 @@ class ScriptRaised(FromAgent, frozen=True):
     """From a worker to its agent: the exception that ends its script, for ``WorkerExited``."""
 
     trainer: Name
+    status: Count
     text: str
     origin: str
 

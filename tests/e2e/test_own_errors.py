@@ -51,6 +51,10 @@ def test_it_fails_on_the_second_node_and_blames_none(pool: Pool) -> None:
         ("raise ExceptionGroup('two', [KeyError('a')])", "ExceptionGroup: two (1 sub-exception): KeyError: 'a'"),
         ("os.kill(os.getpid(), 11)", "its process died 3 times while starting; the last time: killed by SIGSEGV"),
         ("print('no data'); os._exit(3)", "no data (exit status 3)"),
+        (
+            f"import threading\nthreading.Thread(target=threading.Event().wait).start()\n{WRONG}",
+            "ValueError: the labels",
+        ),
     ],
 )
 def test_the_reason_is_one_line_of_limited_length(before: str, why: str, pool: Pool) -> None:

@@ -34,7 +34,7 @@ def test_seconds_without_the_folder_and_damaged_checkpoints(pool: Pool) -> None:
     pool.until("it has no node", lambda s: s.pool[0].trainer is None)
     assert "the file is truncated" in " ".join(pool.pilot("ls").stdout.split())
     for command in (("explain", name), ("events", "--trainer", name)):
-        assert f"pilot resume {name} --from-scratch" in pool.pilot(*command).stdout
+        assert f"pilot resume {name} --from-scratch" in " ".join(pool.pilot(*command).stdout.split())
     refused = pool.pilot("resume", name, check=False)
     assert (refused.returncode, f"pilot release {name}" in refused.stderr) == (2, True)
     pool.pilot("resume", name, "--from-scratch")

@@ -90,7 +90,7 @@ def test_one_that_raises_ends_all_and_its_last_words_are_reported(tmp_path: Path
             assert end.status == 1
             assert "ValueError: rank 1 of 3" in end.tail
             said = wire.ScriptRaised(
-                "t", "ValueError: rank 1 of 3", f"{tmp_path}/train.py, line 3: builtins.ValueError"
+                "t", 1, "ValueError: rank 1 of 3", f"{tmp_path}/train.py, line 3: builtins.ValueError"
             )
             assert it.emitted == [WorkerMessage("t", said), end]
             assert end.log.endswith("n.1.log")

@@ -21,7 +21,7 @@ from pilot.core.errors import PilotError, UserError
 from pilot.core.pool.evidence import TRACEBACK, head, last_words
 from pilot.protocol import wire
 from pilot.protocol.framing import framed
-from pilot.train.node.devices import is_of_gpu
+from pilot.train.node.devices import exit_status, is_of_gpu
 from pilot.train.script import refusal
 
 MOMENT_S = 5.0
@@ -52,7 +52,7 @@ def report(error: BaseException) -> None:
     """Tell the agent, if there is one, that ``error`` ends the script."""
     if isinstance(error, SystemExit) and error.code in (None, 0):
         return
-    send(wire.ScriptRaised(os.environ.get("PILOT_TRAINER", ""), words(error), origin(error)))
+    send(wire.ScriptRaised(os.environ.get("PILOT_TRAINER", ""), _status(error), words(error), origin(error)))
 
 
 def watch_end() -> None:
@@ -100,7 +100,7 @@ def words(error: BaseException) -> str:
         return refusal.placed(error)
     if isinstance(error, SystemExit):
         why = head(error.code) if isinstance(error.code, str) else words(error.__context__) if error.__context__ else ""
-        return why and f"{why} (exit status {error.code if isinstance(error.code, int) else 1})"
+        return why and f"{why} (exit status {_status(error)})"
     text = _message(error)
     if TRACEBACK in text:  # of an exception in another process, a DataLoader's
         return last_words(text)
@@ -123,6 +123,13 @@ def origin(error: BaseException) -> str:
     if isinstance(error, SyntaxError):
         place = f"{error.filename}, line {error.lineno}: "
     return f"{place}{_full_name(error)}" if place and not any(map(_may_be_of_node, _causes(error))) else ""
+
+
+def _status(error: BaseException) -> int:
+    """The exit status with which ``error`` ends the script."""
+    if isinstance(error, SystemExit):
+        return error.code & 0xFF if isinstance(error.code, int) else 1
+    return error.exit_status if isinstance(error, PilotError) else exit_status(error)
 
 
 def _may_be_of_node(error: BaseException) -> bool:

@@ -123,6 +123,18 @@ def test_a_worker_with_an_order_to_stop_has_time_to_end_by_itself(up: Machine) -
     assert up.after(STOP_LIMIT_S) == []
 
 
+@pytest.mark.parametrize(("within_s", "told"), [(0.0, ""), (600.0, "its script failed after the loop: ")])
+def test_a_script_that_raised_is_not_held_by_its_threads(up: Machine, within_s: float, told: str) -> None:
+    if within_s:
+        up.order(StopWorker("t1", "", "finished", within_s))
+    said = wire.ScriptRaised("t1", 1, "ValueError: no labels", "train.py, line 3: builtins.ValueError")
+    assert up.take(WorkerMessage("t1", said)) == []
+    assert up.after(STOP_LIMIT_S - 1) == []
+    assert up.after(1.0) == [KillWorker("t1")]
+    ended = up.take(WorkerEnded("t1", -9, "Traceback"))
+    assert Send(wire.WorkerExited("t1", "raised", f"{told}ValueError: no labels", "", said.origin)) in ended
+
+
 @pytest.mark.parametrize(
     ("end", "report"),
     [

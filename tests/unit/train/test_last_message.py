@@ -146,3 +146,8 @@ def test_what_holds_a_process_is_named() -> None:
         over.set()
         for thread in threads:
             thread.join()
+
+
+def test_the_status_is_that_of_the_process(tmp_path: Path) -> None:
+    codes = ["raise SystemExit('no')", "raise SystemExit(259)", "raise UserError('no')", "raise ValueError"]
+    assert [last_message._status(raised(tmp_path, code)) for code in codes] == [1, 3, 2, 1]
