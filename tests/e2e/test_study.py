@@ -77,17 +77,18 @@ def test_the_command_of_the_help_trains_the_best_trial_to_the_end_of_its_script(
     pool.agent()
     shown = pool.pilot("study", "--help").stdout
     command = next(line.split() for line in shown.splitlines() if line.split()[:3] == ["pilot", "study", "run"])
-    command[command.index("--trials") + 1] = "4"
-    pool.pilot(*[str(EXAMPLES.parent / word) if word.startswith("examples/") else word for word in command[1:]])
+    command[command.index("--trials") + 1] = "3"
+    words = [str(EXAMPLES.parent / word) if word.startswith("examples/") else word for word in command[1:]]
+    pool.pilot(*words, "--", "--epochs=5")
     over = until(pool, "over")
-    assert over.best is not None and (over.best.state, over.best.reports) == ("finished", 20)
+    assert over.best is not None and (over.best.state, over.best.reports) == ("finished", 5)
     trials = msgspec.json.decode(pool.pilot("study", "trials", over.study, "--json").stdout, type=TrialList).trials
     assert {trial.state: trial.phase for trial in trials} == {"finished": "finished", "shelved": "shelved"}
-    assert pool.trainer(over.best.trainer).step == 880
+    assert pool.trainer(over.best.trainer).step == 5 * 44
     table = pool.pilot("study", "trials", over.study).stdout
     assert "accuracy_3" in table and "accuracy_end" in table
     assert "after 1, 3 reports and when the script ends" in pool.pilot("study", "status").stdout
-    assert "after 20 reports" in pool.pilot("study", "best", over.study).stdout
+    assert "after 5 reports" in pool.pilot("study", "best", over.study).stdout
 
 
 @pytest.mark.slow
