@@ -18,6 +18,7 @@ from pilot.train.check.world import Killed, Member
 from pilot.train.check.world import SavePoint as Keep
 from pilot.train.data import rng
 from pilot.train.gradients.exchanges import Exchanges
+from pilot.train.ranks import script_end
 from pilot.train.ranks.reporter import Metrics
 from pilot.train.state.block import Packed, encoded, unpack
 from pilot.train.state.training import Training
@@ -51,6 +52,7 @@ class World(pilot.train.check.world.RankWorld):
         self.ended: dict[str, Any] = {}
         self.groups: dict[Member, ScenarioGroup] = {}
         self.rehearsals: dict[int, dict[int, int]] = {}
+        script_end._left.clear()  # of earlier scripts that failed in this process
         self.spawn(count)
 
     @property
@@ -66,8 +68,7 @@ class World(pilot.train.check.world.RankWorld):
         if self.errors:
             raise self.errors[0]
         assert not any(thread.is_alive() for thread in self._threads), "the ranks wait for each other"
-        ends = [[(one.since, one.killed, one.receives) for one in ranks] for ranks in self.generations]
-        assert len(self.results) == len(self.ranks), f"{len(self.results)} results; since, killed, receives: {ends}"
+        assert len(self.results) == len(self.ranks)
         return self.results
 
     def start_rank(self) -> None:
@@ -89,8 +90,9 @@ class World(pilot.train.check.world.RankWorld):
         with self.changed:
             try:
                 self.results.append(self._script())
-            except Killed:
-                pass
+            except Killed as killed:
+                if not (self.errors or _here.member.killed):  # by what an earlier world has left in this process
+                    self.fail(killed)
             except BaseException as error:
                 self.fail(error)
 
@@ -99,7 +101,7 @@ class Rank(ScenarioGroup):
     """One rank's group."""
 
     def __init__(self, world: World, training: Training, exchanges: Exchanges, resized: Callable[[int], None]) -> None:
-        rank = world.member()
+        rank = _here.member = world.member()
         super().__init__(rank, training, exchanges, resized)
         self._world = world
         world.groups[rank] = self
