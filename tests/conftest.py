@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from pilot.agent import workdir
 from pilot.cli.demo.leftovers import left_behind, unowned
@@ -16,6 +17,11 @@ from tests.pools import Pool
 # Started in a shell's background or under nohup, pytest would ignore these signals, and so would its children.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+# The same examples every day: a commit that passed does not fail later.
+settings.register_profile("everyday", derandomize=True)
+if settings.get_current_profile_name() == "default":
+    settings.load_profile("everyday")
 
 MOST_DESCRIPTORS = 200
 """Descriptors that pytest itself may hold at the end; its plugins and libraries need a few dozen."""

@@ -61,6 +61,7 @@ class World:
         self.reports: dict[TrainerId, list[float]] = {}
         self.space = 20
         self.workers: dict[tuple[TrainerId, NodeId], str] = {}
+        self.allowed_s: dict[tuple[TrainerId, NodeId], float] = {}
         self.pending: list[Asynchronous] = []
         self.generations: dict[TrainerId, int] = {}
         self.steps: dict[TrainerId, int] = {}
@@ -112,8 +113,10 @@ class World:
                 assert not [n for _, n in self.workers if n == command.node], "two workers on one node"
                 self.workers[command.trainer, command.node] = "starting"
             case commands.StopWorker():
-                assert self.workers[command.trainer, command.node] != "stopping", "a worker is stopped twice"
-                self.workers[command.trainer, command.node] = "stopping"
+                worker = command.trainer, command.node
+                hastened = command.within_s < self.allowed_s.get(worker, 0.0)  # its script runs on after the loop
+                assert self.workers[worker] != "stopping" or hastened, "a worker is stopped twice"
+                self.workers[worker], self.allowed_s[worker] = "stopping", command.within_s
                 self._drop(lambda p: _concerns(p, command.trainer, command.node))
             case commands.FormGroup():
                 assert command.generation > self.generations.get(command.trainer, 0), "a generation did not rise"
