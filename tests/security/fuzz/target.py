@@ -77,7 +77,11 @@ def said_once(call: Callable[[], int], statuses: Collection[int]) -> int:
     if status not in statuses or "internal error" in said or "Traceback" in said:
         raise Wrong(f"status {status}: {said[-500:]!r}{_log(said)}")
     if status == 2:
-        check_line(said.removesuffix("\n"))
+        lines = said.removesuffix("\n").split("\n")
+        for line in lines:
+            check_line(line)
+            if len(lines) > 1 and not line.startswith("pilot: "):  # each of several names has a line
+                raise Wrong(f"more than one line: {said[-500:]!r}")
     return status
 
 

@@ -109,7 +109,7 @@ def attempt(folder: Path, content: bytes) -> str:
     except KeyboardInterrupt:  # the command ends as with Ctrl-C
         return "interrupted"
     batch_script(loaded.site, "/run/connection.json", python="python")
-    for remark in _remarks(loaded.site):
+    for remark in _remarks(loaded):
         check_line(remark)
     return ACCEPTED
 
