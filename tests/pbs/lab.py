@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -109,6 +110,8 @@ def missing() -> str:
     """Why no lab can run here, or "" if one can."""
     if not (installed() / "sbin" / "pbs_mom").exists():
         return f"no OpenPBS in {installed()} (set PBS_EXEC)"
+    if not (iff := installed() / "sbin" / "pbs_iff").stat().st_mode & stat.S_ISUID:
+        return f"{iff} is not setuid root, so PBS would answer root only"
     absent = [name for name in ("unshare", "nsenter", "ip", "setpriv") if shutil.which(name, path=_path()) is None]
     if absent:
         return f"not installed: {', '.join(absent)}"
