@@ -230,7 +230,7 @@ def test_the_report_is_one_page_that_needs_nothing_beside_it(inputs: Path, tmp_p
 def test_a_browser_shows_the_report_with_its_plain_summary(inputs: Path, tmp_path: Path) -> None:
     assert run(arguments(inputs, "--planner", "dp", "--report", str(tmp_path / "report"))) == 0
     page = shown(tmp_path / "report" / "index.html", tmp_path)
-    assert re.search(r"<p>In \d+ h .* of the trace up to \d+ nodes were idle at once", page)
+    assert re.search(r"<p>In \d+h\d\dm of the trace up to \d+ nodes were idle at once", page)
     assert re.search(r"went into training\. \d+ of \d+ trainers were completed", page)
     assert "dedicated nodes would have (U)" in page and page.rstrip().endswith("</html>")
 

@@ -100,8 +100,8 @@ def test_another_budget_is_tried_on_a_run_that_had_none(journal: Path, capsys: p
     assert run(["replay", "--journal", str(journal), "--budget", "5,1000"]) == 0
     _, small, large = capsys.readouterr().out.splitlines()
     found = re.fullmatch(
-        r"with a budget of 5 node-hours: it would be used up after (\d+) min \d+ s, and the pool would drain; "
-        r"the pool was up for 1 h 58 min, and ([\d,]+) of its ([\d,]+) samples were processed by then",
+        r"with a budget of 5 node-hours: it would be used up after (\d+)m\d+s, and the pool would drain; "
+        r"the pool was up for 1h58m, and ([\d,]+) of its ([\d,]+) samples were processed by then",
         small,
     )
     assert found is not None, small

@@ -65,7 +65,7 @@ def test_a_trainer_s_row_shows_how_far_it_is_and_what_it_waits_for(width: int) -
         samples_per_s=None,
         left_s=None,
         metrics={},
-        waits="waiting for 1 more node; in the queue for 3 min 20 s, Slurm expects 02:10; " + "a reason " * 9,
+        waits="waiting for 1 more node; in the queue for 3m20s, Slurm expects 02:10; " + "a reason " * 9,
     )
     shown = [str(line).rstrip() for line in trainer_rows([RUNS, queued], width)]
     assert shown[1].split() == ["vit", "running", "1", "1/3", "40", "5,230", "1m38s", "35m00s"]
