@@ -166,7 +166,7 @@ def _show_ends(root: Path, answer: Phases, unknown: int) -> None:
     failed = {trainer for trainer, phase in answer.trainers.items() if phase is Phase.FAILED}
     for trainer in pool_at(root).trainers().trainers if failed else ():
         if trainer.trainer in failed:
-            click.echo(f"{trainer.trainer} failed: {headline(trainer.reason)}", err=True)
+            click.echo(f"{trainer.trainer} failed: {shortened(headline(trainer.reason))}", err=True)
 
 
 @click.command("down")

@@ -97,6 +97,8 @@ class Monitor:
             record.holds = text
             return
         _add(record.remarks if record is not None else self.pool_remarks, text)
+        if record is not None and note.get("failed") == "step":
+            record.delayed = text
         if record is not None and note.get("lasting"):
             _add(record.lasting, text)
 
@@ -283,7 +285,7 @@ class Monitor:
         if event.generation != record.generation:
             return
         record.known_step = max(record.known_step, event.step)
-        record.progress_s = self.now_s
+        record.progress_s, record.delayed = self.now_s, ""
         record.metrics.update(event.metrics)
         if event.samples_per_s is not None:
             record.samples_per_s = event.samples_per_s

@@ -28,7 +28,7 @@ class TrainerRecord:
     ``held_since_s`` has the nodes on which it has a worker, ``spans`` the last :data:`SPANS_KEPT` that have ended, and
     ``node_seconds`` the sum of all that have ended. ``failed_checkpoint``: why the newest one was not written.
     ``holds``: what keeps a process whose script has ended.
-    ``lasting`` are the remarks that concern what it has trained.
+    ``lasting`` are the remarks that concern what it has trained. ``delayed``: for what its step waits, if for long.
     """
 
     submitted_s: float
@@ -46,6 +46,7 @@ class TrainerRecord:
     settled_s: float = 0.0
     remarks: list[str] = field(default_factory=list)
     lasting: list[str] = field(default_factory=list)
+    delayed: str = ""
     failed_checkpoint: str = ""
     holds: str = ""
     held_since_s: dict[NodeId, float] = field(default_factory=dict)

@@ -141,7 +141,8 @@ class Inbound:
         finding = finding_of(message)
         expected = in_a_step and finding is events.StallFinding.SLOW
         if finding in _DELAYING and not expected and self.stall_checks.awaits(node, message):
-            self.remark(message.trainer, f"{node} {_DELAYING[finding]}, the others wait for it: {message.detail}")
+            text = f"{node} {_DELAYING[finding]}, the others wait for it: {message.detail}"
+            self.remark(message.trainer, text, failed="step")
         return [self.unreached.explained(event) for event in self.stall_checks.rank_examined(node, message)]
 
     def _checkpoint_written(self, node: NodeId, message: wire.CheckpointWritten) -> list[Event]:

@@ -35,7 +35,8 @@ def of_pool(core: Coordinator, now_s: float, keeper: KeeperStatus) -> Iterator[s
 def of_trainer(core: Coordinator, monitor: Monitor, trainer: Trainer) -> Iterator[str]:
     """What concerns all that it has trained, its troubles, its nodes that are set aside, and its budget."""
     if trainer.open:
-        yield from monitor.trainers[trainer.id].lasting
+        record = monitor.trainers[trainer.id]
+        yield from filter(None, [*record.lasting, record.delayed if trainer.group is not None else ""])
     yield from troubles(trainer, monitor)
     if trainer.open:
         for node, aside in trainer.evidence.aside.items():

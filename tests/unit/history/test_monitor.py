@@ -159,6 +159,16 @@ def test_a_checkpoint_that_failed_is_remembered_until_one_is_written() -> None:
     assert record.failed_checkpoint == ""
 
 
+def test_for_what_a_step_waits_is_told_until_it_is_done() -> None:
+    monitor = submitted(T)
+    group(monitor, 0.0, 1, 0, A, B)
+    slow, record = "b is slow, the others wait for it", monitor.trainers[T]
+    monitor.remark(1.0, {"trainer": T, "failed": "step", "text": slow})
+    assert (record.delayed, record.remarks) == (slow, [slow])
+    monitor.note(2.0, Progress(T, Generation(1), 1, 0, 10), [])
+    assert record.delayed == ""
+
+
 def account(monitor: Monitor, curve: Curve, max_parallel: int = 10) -> WorkAccount:
     return WorkAccount(
         specs=tuple(TrainerSpec(t, max_nodes=2) for t in monitor.trainers),
