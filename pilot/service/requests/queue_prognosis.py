@@ -30,7 +30,7 @@ class Need:
 @dataclass(frozen=True, slots=True)
 class Prognosis:
     """A trainer's ``place`` among ``waiting`` ones, from 1, and in how many seconds it is expected to start. None: that
-    cannot be foretold, for lack of nodes or because it is not known how long trainer ``endless`` will train.
+    cannot be foretold, for lack of nodes or because it is not known how long trainer ``endless`` will run.
     """
 
     place: int
@@ -48,7 +48,7 @@ class Prognosis:
         if self.starts_in_s:
             return f"{place}, expected to start in about {duration(self.starts_in_s)}"
         if self.starts_in_s is None and self.endless:
-            return f"{place}, start unknown: it is not known how long {self.endless} will train"
+            return f"{place}, start unknown: it is not known how long {self.endless} will run"
         return place
 
 
@@ -101,9 +101,11 @@ def _needs(monitor: Monitor, trainers: Iterable[Trainer]) -> Iterable[Need]:
 
 
 def _left_s(monitor: Monitor, trainer: Trainer, nodes: int) -> float | None:
-    """How long ``trainer`` will need ``nodes`` nodes; None if the length of its loop or its rate is not known."""
+    """How long ``trainer`` will need ``nodes`` nodes; None if the length of its loop or its rate is not known, and while
+    its script runs on after the loop.
+    """
     if trainer.closing is not None:
-        return max((worker.alone_s or 0.0 for worker in trainer.workers.values()), default=0.0)
+        return None if any(worker.alone_s for worker in trainer.workers.values()) else 0.0
     record, measured = monitor.trainers[trainer.id], trainer.measured
     rate = record.samples_per_s if trainer.group is not None else None
     if rate is None and not measured.guessed:

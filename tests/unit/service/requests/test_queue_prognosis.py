@@ -43,7 +43,7 @@ def test_only_so_many_run_at_once() -> None:
 @pytest.mark.parametrize(
     ("running", "nodes", "why"),
     [
-        ([Need("x", 1, None)], 1, ", start unknown: it is not known how long x will train"),
+        ([Need("x", 1, None)], 1, ", start unknown: it is not known how long x will run"),
         ([Need("x", 1, 5.0)], 2, ""),
         ([Need("x", 1, None)], 2, ""),
         ([], 1, ""),
@@ -63,9 +63,7 @@ HUGE = Need("huge", 9, None)
 def test_one_behind_a_trainer_of_unknown_length_is_not_foretold() -> None:
     _, first, second = foretold(0, 9, [Need("x", 1, 30.0)], HUGE, Need("new", 1, None), Need("b", 1, 60.0))
     assert first.sentence() == "number 2 of 3 waiting trainers, expected to start in about 30s"
-    assert second.sentence() == (
-        "number 3 of 3 waiting trainers, start unknown: it is not known how long new will train"
-    )
+    assert second.sentence() == "number 3 of 3 waiting trainers, start unknown: it is not known how long new will run"
 
 
 def test_those_that_wait_show_their_place_and_their_start() -> None:
