@@ -101,8 +101,8 @@ def _needs(monitor: Monitor, trainers: Iterable[Trainer]) -> Iterable[Need]:
 
 
 def _left_s(monitor: Monitor, trainer: Trainer, nodes: int) -> float | None:
-    """How long ``trainer`` will need ``nodes`` nodes; None if the length of its loop or its rate is not known, and while
-    its script runs on after the loop.
+    """How long ``trainer`` will need ``nodes`` nodes; None if its loop's length or its rate is not known, and while its
+    script runs on after the loop.
     """
     if trainer.closing is not None:
         return None if any(worker.alone_s for worker in trainer.workers.values()) else 0.0
