@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pilot.core.trainer.actions import DRAIN_LEAST_S
+from pilot.history.words import duration
 from tests.e2e.acts import script
 from tests.pools import Pool
 
@@ -113,7 +114,7 @@ def test_a_pool_that_is_shut_down_waits_for_it_for_the_grace_and_says_so(pool: P
     pool.until("its loop is over", lambda _: (tmp_path / "after").exists())
     output = pool.pilot("down").stdout
     waits = f"waiting for {name} (its script runs on after the loop on "
-    assert f", for up to {DRAIN_LEAST_S:g} s; pilot cancel {name} ends it)" in output.partition(waits)[2]
+    assert f", for up to {duration(DRAIN_LEAST_S)}; pilot cancel {name} ends it)" in output.partition(waits)[2]
     trainer = pool.trainer(name)
     assert trainer.phase == "finished"
     cut = f"its code after the training loop was stopped after {DRAIN_LEAST_S:g} s (the pool was shut down)"
