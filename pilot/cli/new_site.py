@@ -35,8 +35,10 @@ def _field_options(function: Any) -> Any:
     """An option for each field; the help shows those that are asked for."""
     for name, comment in reversed(comments().items()):
         if name != "name":
-            shown = name == "scheduler" or name in ASKED
-            option = click.option(f"--{name.replace('_', '-')}", name, metavar="VALUE", help=comment, hidden=not shown)
+            hidden = name != "scheduler" and name not in ASKED
+            kind = "SECONDS" if name.endswith("_s") else "VALUE"
+            sentence = f"{comment[:1].upper()}{comment[1:].rstrip('.')}."
+            option = click.option(f"--{name.replace('_', '-')}", name, metavar=kind, help=sentence, hidden=hidden)
             function = option(function)
     return function
 
