@@ -17,7 +17,7 @@ from contextlib import suppress
 
 from torch.distributed import DistError
 
-from pilot.core.errors import PilotError, UserError
+from pilot.core.errors import PilotError, UserError, one_line
 from pilot.core.pool.evidence import TRACEBACK, head, last_words
 from pilot.protocol import wire
 from pilot.protocol.framing import framed
@@ -52,7 +52,8 @@ def report(error: BaseException) -> None:
     """Tell the agent, if there is one, that ``error`` ends the script."""
     if isinstance(error, SystemExit) and error.code in (None, 0):
         return
-    send(wire.ScriptRaised(os.environ.get("PILOT_TRAINER", ""), _status(error), words(error), origin(error)))
+    texts = one_line(words(error)), one_line(origin(error))
+    send(wire.ScriptRaised(os.environ.get("PILOT_TRAINER", ""), _status(error), *texts))
 
 
 def watch_end() -> None:
@@ -68,7 +69,7 @@ def _tell_what_holds() -> None:
         time.sleep(MOMENT_S)
         if (holds := what_holds()) != told:
             told = holds
-            text = f"its script has ended, but not {holds}"
+            text = one_line(f"its script has ended, but not {holds}")
             send(wire.Remark(os.environ.get("PILOT_TRAINER", ""), text, holds=True))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import textwrap
 import threading
@@ -139,6 +140,14 @@ def test_what_holds_a_process_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     there += [threading.Thread(name=f"t{n}") for n in range(7)]
     named = ", ".join(f"its thread t{n}" for n in range(5))
     assert last_message.what_holds() == f"{named} and 2 more"
+
+
+def test_a_message_that_cannot_be_encoded_is_sent_with_escapes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    agent, own = socket.socketpair()
+    with agent, own:
+        monkeypatch.setenv("PILOT_CONTROL_FD", str(own.fileno()))
+        last_message.report(raised(tmp_path, "raise ValueError('no file \\udcff')"))
+        assert b"ValueError: no file \\udcff" in agent.recv(1 << 16)
 
 
 def test_the_status_is_that_of_the_process(tmp_path: Path) -> None:
