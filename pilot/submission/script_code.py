@@ -225,10 +225,10 @@ def _below(folder: Path, most_files: int = MOST_FILES, most_bytes: int = MOST_BY
                 break
             if entry.is_dir(follow_symlinks=False):
                 folders += [] if entry.name.startswith((".", "__pycache__")) else [Path(entry.path)]
-            elif entry.name.endswith(".py") and entry.is_file():
-                found.append(Path(entry.path))
-                with suppress(OSError):  # it may have gone since
+            elif entry.name.endswith(".py"):
+                with suppress(OSError):  # a link to itself, or it has gone since
                     size += entry.stat().st_size
+                    found += [Path(entry.path)] * entry.is_file()
         out += found
         pending += folders
         if len(out) > most_files or size > most_bytes:

@@ -47,6 +47,7 @@ def taken(folder: Path, code: script_code.Code) -> set[str]:
 def test_all_code_below_the_folder_is_taken_and_what_is_imported_from_elsewhere(tmp_path: Path) -> None:
     script = project(tmp_path)
     (tmp_path / "tools" / os.fsdecode(b"caf\xe9.py")).touch()
+    (tmp_path / "tools" / "itself.py").symlink_to("itself.py")
     for environment in ("tools/.venv/x.py", "tools/env/bin/x.py", "tools/env/pyvenv.cfg"):
         (tmp_path / environment).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / environment).touch()
