@@ -81,8 +81,8 @@ class Monitor:
     def remark(self, now_s: float, note: Mapping[str, str | float | None]) -> None:
         """Take a note for people, about ``trainer`` if given; or a note that ``node`` belongs to scheduler ``job``.
 
-        What ``failed`` is forgotten once it succeeds, and what ``holds`` a process once that has ended. A remark about
-        what a trainer has trained is ``lasting``.
+        What ``failed`` is forgotten once it succeeds, and what keeps a process on the node ``holds`` once that has
+        ended. A remark about what a trainer has trained is ``lasting``.
         """
         self.now_s = max(now_s, self.now_s)
         if "job" in note:
@@ -94,7 +94,7 @@ class Monitor:
             record.failed_checkpoint = text
             return
         if record is not None and note.get("holds"):
-            record.holds = text
+            record.holds[NodeId(str(note["holds"]))] = text
             return
         _add(record.remarks if record is not None else self.pool_remarks, text)
         if record is not None and note.get("failed") == "step":

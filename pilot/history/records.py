@@ -27,7 +27,7 @@ class TrainerRecord:
     ``nodes`` is the size of the group that is training, 0 if none is; ``known_step`` is the highest step reported.
     ``held_since_s`` has the nodes on which it has a worker, ``spans`` the last :data:`SPANS_KEPT` that have ended, and
     ``node_seconds`` the sum of all that have ended. ``failed_checkpoint``: why the newest one was not written.
-    ``holds``: what keeps a process whose script has ended.
+    ``holds``: on each node, what keeps a process whose script has ended.
     ``lasting`` are the remarks that concern what it has trained. ``delayed``: for what its step waits, if for long.
     """
 
@@ -48,7 +48,7 @@ class TrainerRecord:
     lasting: list[str] = field(default_factory=list)
     delayed: str = ""
     failed_checkpoint: str = ""
-    holds: str = ""
+    holds: dict[NodeId, str] = field(default_factory=dict)
     held_since_s: dict[NodeId, float] = field(default_factory=dict)
     spans: list[NodeSpan] = field(default_factory=list)
     node_seconds: float = 0.0
@@ -60,7 +60,7 @@ class TrainerRecord:
             self.node_seconds += now_s - since_s
             self.spans.append(NodeSpan(node, job, since_s, now_s))
             del self.spans[:-SPANS_KEPT]
-        self.holds = ""
+        self.holds.pop(node, None)
 
     def held_node_seconds(self, now_s: float) -> float:
         """Node-seconds of its workers until now."""

@@ -185,7 +185,7 @@ class Inbound:
 
     def _remark(self, node: NodeId, message: wire.Remark) -> list[Event]:
         if message.holds:
-            self.remark(message.trainer, f"{message.text} on {node}", holds="yes")
+            self.remark(message.trainer, f"{message.text} on {node}", holds=node)
         else:
             self.remark(message.trainer, message.text, lasting="yes")
         return []

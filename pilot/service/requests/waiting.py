@@ -90,9 +90,9 @@ def _after_loop(trainer: Trainer, monitor: Monitor) -> str:
     """A line for each node where the script of a finished trainer runs on after the loop, or something keeps it."""
     alone = {node: worker.alone_s for node, worker in trainer.workers.items() if worker.alone_s}
     record = monitor.trainers.get(trainer.id)
-    holds = record.holds if record is not None else ""
+    holds = record.holds if record is not None else {}
     return "; ".join(
-        f"{holds or f'its script runs on after the loop on {node}'}, for up to {duration(seconds)};"
+        f"{holds.get(node) or f'its script runs on after the loop on {node}'}, for up to {duration(seconds)};"
         f" pilot cancel {trainer.id} ends it"
         for node, seconds in alone.items()
     )
@@ -134,7 +134,8 @@ def troubles(trainer: Trainer, monitor: Monitor) -> list[str]:
     refused = [stays[1]] if stays is not None and grows_no_more else []
     now_s = monitor.now_s
     return [
-        *filter(None, [record.failed_checkpoint, record.holds if trainer.open else ""]),
+        *filter(None, [record.failed_checkpoint]),
+        *(record.holds.values() if trainer.open else ()),
         *refused,
         *_dying(trainer, now_s),
         *_quiet(trainer, record, now_s),

@@ -11,6 +11,7 @@ from pilot.core.commands import CloseTrainer, DissolveGroup, FormGroup, Outcome,
 from pilot.core.curves.curve import Curve
 from pilot.core.events import (
     CheckpointPublished,
+    ExitCause,
     GroupBroken,
     GroupFormed,
     PlanFailed,
@@ -19,6 +20,7 @@ from pilot.core.events import (
     Progress,
     TrainerCancelled,
     TrainerSubmitted,
+    WorkerExited,
     WorkerReady,
 )
 from pilot.core.ids import Generation, NodeId, PlanId, TrainerId
@@ -157,6 +159,15 @@ def test_a_checkpoint_that_failed_is_remembered_until_one_is_written() -> None:
     assert (record.failed_checkpoint, record.remarks) == ("a checkpoint at step 20 failed", [])
     monitor.note(2.0, CheckpointPublished(T, 30, 0.1), [])
     assert record.failed_checkpoint == ""
+
+
+def test_what_keeps_a_process_is_remembered_until_that_process_has_ended() -> None:
+    monitor = submitted(T)
+    monitor.note(1.0, PoolChanged(), [StartWorker(T, A, ""), StartWorker(T, B, "")])
+    for node in (A, B):
+        monitor.remark(2.0, {"trainer": T, "holds": node, "text": f"a thread on {node}"})
+    monitor.note(3.0, WorkerExited(T, B, ExitCause.STOPPED), [])
+    assert monitor.trainers[T].holds == {A: "a thread on a"}
 
 
 def test_for_what_a_step_waits_is_told_until_it_is_done() -> None:
