@@ -65,8 +65,10 @@ def forecast(free: int, room: int, running: Sequence[Need], waiting: Sequence[Ne
     total = free + sum(need.nodes for need in running)
     starts_s, queue, at_s = {}, list(waiting), 0.0
     while queue:
-        for need in [*queue] if min(free, room) > 0 else ():
-            if need.nodes <= free and room:
+        for need in [*queue]:
+            if free < 1 or room < 1:
+                break
+            if need.nodes <= free:
                 free, room, starts_s[need.name] = free - need.nodes, room - 1, at_s
                 queue.remove(need)
                 if need.left_s is not None:
