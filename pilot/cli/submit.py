@@ -9,7 +9,7 @@ import click
 
 from pilot.cli import options
 from pilot.cli.asking import in_running_pool, run_dir_option
-from pilot.client.launching import launch_again
+from pilot.client.launching import SEED_MAX, launch_again
 from pilot.client.pools import pool_at
 from pilot.client.trainers import prepared
 from pilot.core.trainer.spec import Profiling
@@ -67,7 +67,7 @@ accept_option = click.option(
 @options.env_option
 @click.option(
     "--seed",
-    type=click.IntRange(0, 2**63 - 1),
+    type=click.IntRange(0, SEED_MAX),
     metavar="N",
     help="Seed of the random generators.  [default: from the trainer's name]",
 )

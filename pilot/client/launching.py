@@ -20,6 +20,8 @@ from pilot.rundir.rundir import RunDir
 from pilot.submission.script_code import Code, collect
 from pilot.submission.submission import LaunchSpec
 
+SEED_MAX = 2**63 - 1
+
 MOST_SCRIPT_BYTES = 16 * 1024 * 1024
 """A larger file is not a script."""
 
@@ -46,6 +48,8 @@ def launch(
         raise UserError("the directory that you are in has been removed; cd to one that is there") from None
     if shutil.which(python) is None:
         raise UserError(f"--python: no interpreter {python} on this host")
+    if seed is not None and not (isinstance(seed, int) and 0 <= seed <= SEED_MAX):
+        raise UserError(f"--seed: give an integer from 0 to {SEED_MAX}, not {seed!r}")
     ours = accepting(accepted) | ({} if seed is None else {"PILOT_SEED": str(seed)})
     return LaunchSpec(
         script=str(script.absolute()),

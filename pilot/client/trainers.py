@@ -45,7 +45,7 @@ class Options(TypedDict, total=False):
     rescale_down_s: float | None
     priority: float | None
     budget_node_hours: float | None
-    python: str | None
+    python: str | PathLike[str] | None
     env: Mapping[str, str] | Iterable[str] | None  #: values by name; or strings, each NAME=VALUE or NAME
     seed: int | None
     start: str | PathLike[str] | None  #: ``--from``
@@ -102,8 +102,9 @@ def submit(script: str | PathLike[str], arguments: Sequence[object] = (), **opti
 
     Raises as :class:`Trainer` does.
     """
-    if isinstance(arguments, str | bytes):
-        raise UserError(f"arguments: give a list, one item per argument; got {arguments!r}")
+    for name, given in (("arguments", arguments), ("env", options.get("env"))):
+        if isinstance(given, str | bytes):
+            raise UserError(f"{name}: give a list, one item for each; got {given!r}")
     root, submission, _ = prepared(Path(script), list(map(str, arguments)), **options)
     return Trainer(pool_at(root).submit(submission).trainer, root)
 
@@ -118,7 +119,7 @@ def prepared(script: Path, arguments: list[str], **options: Unpack[Options]) -> 
     launched = launch(
         script,
         arguments,
-        given.pop("python", sys.executable),
+        str(given.pop("python", sys.executable)),
         [f"{name}={value}" for name, value in env.items()] if isinstance(env, Mapping) else env,
         given.pop("seed", None),
         given.pop("accept_changes", None),
@@ -140,7 +141,8 @@ def _submission(launched: LaunchSpec, given: dict[str, Any]) -> Submission:
         curve = read_curve(Path(given["curve"]))
         given["curve"] = list(zip(curve.nodes, curve.per_s, strict=True))
     try:
-        submission = msgspec.convert(given | {"launch": launched}, Submission)
+        plain = msgspec.to_builtins(launched, builtin_types=(bytes,))
+        submission = msgspec.convert(given | {"launch": plain}, Submission)
     except msgspec.ValidationError as error:
         raise UserError(f"submit: {error}") from None
     if sizes := submission.sizes:
