@@ -76,7 +76,7 @@ def _fields(text: str) -> dict[str, _Line]:
 
 
 def _literal(value: object) -> str:
-    return json.dumps(value) if isinstance(value, str) else repr(value)
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
 
 
 def _off(line: str) -> str:

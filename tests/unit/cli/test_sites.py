@@ -125,7 +125,12 @@ def test_a_new_site_has_what_was_given_and_every_other_field_in_a_comment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     no_doctor(monkeypatch)
-    given = {"scheduler": "slurm", "account": 'a"b\\c', "scheduler_options": "#SBATCH -C gpu\n#SBATCH -G 4"}
+    given = {
+        "scheduler": "slurm",
+        "account": 'a"b\\c',
+        "description": "Größe 𝟙",
+        "scheduler_options": "#SBATCH -C gpu\n#SBATCH -G 4",
+    }
     more = {
         "interface": None,
         "walltime": "12:00:00",
