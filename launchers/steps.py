@@ -106,6 +106,12 @@ def directives(site: Site, *, own: bool = False) -> list[str]:
             return more
 
 
+def slurm_option(site: Site, *names: str) -> list[str]:
+    """Return the values of Slurm's option ``names`` in the site's own lines, of which each may have several options."""
+    given = rf"^#SBATCH\s(?:.*\s)?(?:{'|'.join(names)})[=\s]*[\"']?([^\s\"']+)"
+    return re.findall(given, site.scheduler_options, re.MULTILINE)
+
+
 EXCLUDING = frozenset({"slurm", "lsf"})
 """The schedulers that can be told on which nodes a job must not run. PBS has no option for that."""
 
@@ -115,8 +121,7 @@ def exclusion(site: Site, nodes: Sequence[str]) -> str:
     the last ``--exclude`` counts in Slurm. "" if the scheduler has no such option."""
     match site.scheduler:
         case "slurm":
-            given = re.findall(r"^#SBATCH\s+(?:--exclude[=\s]|-x)\s*(\S+)", site.scheduler_options, re.MULTILINE)
-            return f"#SBATCH --exclude={','.join([*given, *nodes])}"
+            return f"#SBATCH --exclude={','.join([*slurm_option(site, '--exclude', '-x'), *nodes])}"
         case "lsf":
             others = " && ".join(f"hname!='{node}'" for node in nodes)
             return f'#BSUB -R "select[{others}]"'

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
+from launchers.steps import slurm_option
 from pilot.core.errors import SubmitError
 from pilot.host.commands import Run, run_command
 from pilot.provisioning.scheduler import (
@@ -178,8 +179,8 @@ class SlurmQueue(BatchQueue):
 
     def _may_use(self, reservation: Row) -> bool:
         """Whether our jobs run in it: they name it, or it attracts all jobs of its users and accounts."""
-        named = re.findall(r"--reservation[= ](\S+)", self._site.scheduler_options)
-        if reservation.get("ReservationName") in ",".join(named).split(","):
+        named = ",".join(slurm_option(self._site, "--reservation"))
+        if reservation.get("ReservationName") in named.split(","):
             return True
         admits = {*reservation.get("Users", "").split(","), *reservation.get("Accounts", "").split(",")}
         return "MAGNETIC" in reservation.get("Flags", "").split(",") and bool(admits & {self._user, self._site.account})

@@ -129,7 +129,7 @@ SOON = reservation("r", 20, "n[3-4]")
     ],
 )
 def test_idle_nodes_that_are_reserved(reservations: str, idle: int, planned: int, window_min: float | None) -> None:
-    site = SITE.replace(walltime_min="00:05:00", scheduler_options="#SBATCH --reservation=mine,other")
+    site = SITE.replace(walltime_min="00:05:00", scheduler_options="#SBATCH -C gpu --reservation 'mine,other'")
     run = recorded(sinfo="n1 idle\nn2 idle\nn3 idle\nn4 idle\n", scontrol=reservations)
     shown = queue(run, site).poll([], NOW_S)
     assert (shown.idle_nodes, shown.planned_nodes, shown.trouble) == (idle, planned, "")
