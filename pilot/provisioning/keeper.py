@@ -208,8 +208,8 @@ class Keeper:
         now_s = self._clock()
         self.book.unix_ahead_s = time.time() - now_s
         events = self.book.update(now_s, asked_s, self._snapshot)
-        if all(record.asked_s is None for record in self.book.jobs.values()):
-            self._troubles.set("cancel", "")  # the jobs that it refused to cancel are over
+        if not self.book.resist():
+            self._troubles.set("cancel", "")
         self._report_trouble()
         await self._report_all(events)
         await self._cancel(self.book.to_cancel(now_s))
@@ -285,17 +285,18 @@ class Keeper:
         now_s = self._clock()
         if due := self.book.due(now_s, jobs, lambda record: record.cancelling):
             self.book.asked_to_cancel(now_s, due, again_s or self._site.poll_s)
-            with self._troubles.of("cancel"):
-                try:
-                    taken = await self._scheduler.cancel(due)
-                except CancelRefused as error:
-                    await self._report_all(self.book.cancelled(self._clock(), error.taken))
-                    raise
-                await self._report_all(self.book.cancelled(self._clock(), taken))
+            try:
+                taken = await self._scheduler.cancel(due)
+            except SubmitError as error:
+                self._troubles.set("cancel", str(error))
+                taken = error.taken if isinstance(error, CancelRefused) else []
+            await self._report_all(self.book.cancelled(self._clock(), taken))
 
     async def _kill_overdue(self) -> None:
         now_s = self._clock()
         if due := self.book.due(now_s, self.book.overdue(now_s), lambda record: record.killing):
             self.book.killed(now_s, due)
-            with self._troubles.of("cancel"):
+            try:
                 await self._scheduler.kill(due)
+            except SubmitError as error:
+                self._troubles.set("cancel", str(error))

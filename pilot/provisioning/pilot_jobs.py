@@ -241,6 +241,10 @@ class PilotJobs:
         limit_s = self.site.grace_s + self.site.poll_s
         return [r.job for r in self.jobs.values() if r.asked_s is not None and now_s - r.asked_s > limit_s]
 
+    def resist(self) -> bool:
+        """Whether there are jobs that the scheduler has not agreed to cancel when asked, or that had to be killed."""
+        return any(r.asked_s is not None and (r.cancelled_s is None or r.killing.tries) for r in self.jobs.values())
+
     def works(self, now_s: float, after_s: float) -> bool:
         """Whether a pilot that joined after ``after_s`` has been in the pool long enough to show that pilots work."""
         return any(after_s < r.joined_s <= now_s - STEADY_S for r in self.jobs.values() if r.joined_s is not None)

@@ -5,12 +5,9 @@ and ends, not each time it occurs.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
-
-from pilot.core.errors import SubmitError
 
 LONGEST_PAUSE_S = 600.0
 
@@ -82,13 +79,3 @@ class Troubles:
     def tell(self, text: str) -> None:
         """Report something that is no lasting trouble."""
         self._report(Troubled(text))
-
-    @contextmanager
-    def of(self, call: Call) -> Iterator[None]:
-        """An error raised within is the trouble with ``call``; success clears it."""
-        try:
-            yield
-        except SubmitError as error:
-            self.set(call, str(error))
-        else:
-            self.set(call, "")

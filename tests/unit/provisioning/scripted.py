@@ -10,6 +10,7 @@ from pilot.core.errors import SubmissionRefused, SubmitError
 from pilot.provisioning.scheduler import CancelRefused, JobEnd, JobPhase, JobView, QueueSnapshot
 
 REFUSAL = "sbatch: error: Batch job submission failed: Job violates policy"
+NOT_CANCELLED = "scancel failed: Access/permission denied"
 
 
 class Scripted:
@@ -18,6 +19,7 @@ class Scripted:
     def __init__(self) -> None:
         self.phases: dict[str, JobPhase] = {}
         self.refuses = self.silent = self.keeps_jobs = False
+        self.kept: set[str] = set()
         self.cancels = self.kills = self.polls = 0
         self.submitted = 0
         self.accepts = math.inf
@@ -35,11 +37,12 @@ class Scripted:
 
     def cancel(self, jobs: Sequence[str]) -> list[str]:
         self.cancels += 1
-        if self.keeps_jobs:
-            raise CancelRefused("scancel failed: Access/permission denied", [])
-        for job in jobs:
+        taken = [job for job in jobs if not self.keeps_jobs and job not in self.kept]
+        for job in taken:
             self.phases[job] = JobPhase.OVER
-        return list(jobs)
+        if len(taken) < len(jobs):
+            raise CancelRefused(NOT_CANCELLED, taken)
+        return taken
 
     def kill(self, jobs: Sequence[str]) -> None:
         self.kills += 1
