@@ -15,21 +15,22 @@ LONGEST = 200
 """Characters of a line that are quoted."""
 
 _REPORTERS = ("srun:", "slurmstepd:", "mpiexec:", "mpirun:", "jsrun:")
-"""Programs that start pilots on nodes. When one fails they only say that, after the pilot's own words."""
+"""Programs that start pilots on nodes. When one fails they only say that, after the pilot's own words; when one does
+not even start, the first of them says why."""
 
 
 def last_line(path: Path) -> str:
-    """The last line of a job's standard error that the pilot itself wrote, if there is one; "" if the file is empty or
-    cannot be read."""
+    """The last line of words in a job's standard error that the pilot itself wrote; if there is none, the first one of
+    what started it. "" if the file is empty or cannot be read."""
     try:
         with open_regular(path) as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))
             tail = file.read(TAIL_BYTES).decode(errors="replace")
     except OSError:
         return ""
-    lines = [line.strip() for line in tail.splitlines() if line.strip()]
+    lines = [line.strip() for line in tail.splitlines() if any(map(str.isalnum, line))]
     own = [line for line in lines if not line.startswith(_REPORTERS)]
-    return printable((own or lines or [""])[-1])[:LONGEST]
+    return printable((own[-1:] or lines[:1] or [""])[0])[:LONGEST]
 
 
 def cause(reason: str, nodes: Collection[str]) -> str:

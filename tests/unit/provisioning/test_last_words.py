@@ -20,6 +20,11 @@ from pilot.provisioning.last_words import LONGEST, cause, last_line
             b"execve(): env: No such file\nsrun: error: n1: task 0: Exited with exit code 127\n",
             "execve(): env: No such file",
         ),
+        (
+            b"slurmstepd: error: execve(): env: No such file\nsrun: error: n1: task 0: Exited with exit code 2\n",
+            "slurmstepd: error: execve(): env: No such file",
+        ),
+        (b"-----\nNo module named yaml\n-----\n", "No module named yaml"),
         (b"srun: error: Unable to create step\n", "srun: error: Unable to create step"),
         (b"bad \xff\x1b[31m end", "bad \ufffd\\u001b[31m end"),
         (b"x" * 1_000_000 + b"\n" + b"y" * 1000, "y" * LONGEST),
