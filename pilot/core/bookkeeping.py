@@ -108,7 +108,7 @@ class Bookkeeping(State):
             return []
         del self.pool.occupant[event.node]
         self._vacant[event.node] = None
-        if self.pool.free(event.node) and self._registry.open:
+        if self.pool.free(event.node) and (self._registry.open or self._studies.offers(1)):
             self._replan = f"{event.node} is free again"
         waiting = self.pool.owner.get(event.node)
         if waiting is not None:

@@ -265,6 +265,7 @@ class Studies:
         finished = command.outcome is Outcome.FINISHED
         if finished and study.spec.to_end and trial.reports:
             trial.values += [trial.last] * (len(study.spec.rungs) - len(trial.values))
+            study.failures = 0
         unheard = finished and not trial.values
         lacks = study.lacks(trial) if finished else ""
         trial.ended = f"ended {lacks}" if lacks else command.reason or command.outcome.value

@@ -225,6 +225,32 @@ def test_the_best_trial_trains_to_the_end_of_its_script_and_one_that_ends_earlie
     assert (one.trials[3].values, one.best()) == ([0.9, 0.9, 0.9], one.trials[3])
 
 
+def test_a_study_goes_on_when_the_code_after_the_loop_of_its_only_trial_has_ended() -> None:
+    world = World()
+    world.join(1)
+    world.send(StudySubmitted(study(trials=2, rungs=(TO_END,))))
+    for number in range(2):
+        world.settle()
+        world.report(s(number), 0.5)
+        world.finish(s(number))
+    world.settle()
+    assert world.core.studies[S].over
+
+
+def test_failures_are_no_longer_in_a_row_after_a_script_that_ended_well() -> None:
+    world = World()
+    world.join(1)
+    world.send(StudySubmitted(study(trials=20, rungs=(TO_END,))))
+    for number in range(2 * FAILURES_ALLOWED):
+        if number % 2:
+            fails(world, number)
+        else:
+            world.settle()
+            world.report(s(number), 0.5)
+            world.finish(s(number))
+    assert world.core.studies[S].stopped == ""
+
+
 def test_a_script_that_reports_nothing_before_its_end_lacks_a_report() -> None:
     world = World()
     world.join(1)
