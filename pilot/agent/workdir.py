@@ -13,9 +13,11 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from pilot.core.errors import UserError
 from pilot.host import proc
 from pilot.protocol import connection
 
@@ -68,11 +70,19 @@ class Workdir:
 
 
 def create(base: Path | None = None) -> Workdir:
-    """Create the directory with mode 0700 in ``base`` (default: the system's temporary directory)."""
+    """Create the directory with mode 0700 in ``base`` (default: the system's temporary directory). Raises UserError if
+    it cannot be created or locked there."""
     parent = base if base is not None else _base()
-    unfinished = Path(tempfile.mkdtemp(prefix=".pilot-", dir=parent))
-    lock = os.open(unfinished / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    fcntl.flock(lock, fcntl.LOCK_EX)
+    try:
+        with ExitStack() as undo:
+            unfinished = Path(tempfile.mkdtemp(prefix=".pilot-", dir=parent))
+            undo.callback(shutil.rmtree, unfinished, ignore_errors=True)
+            lock = os.open(unfinished / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            undo.callback(os.close, lock)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            undo.pop_all()
+    except OSError as error:
+        raise _unusable(f"{parent}: {error.strerror}") from None
     secret = connection.new_token()
     workdir = Workdir(unfinished.rename(parent / f"{_prefix()}{connection.life_name(secret)}"), lock, secret)
     workdir.temporary.mkdir()
@@ -102,8 +112,15 @@ def left_over(base: Path | None = None) -> list[Path]:
 
 
 def _base() -> Path:
-    base = Path(tempfile.gettempdir())
+    try:
+        base = Path(tempfile.gettempdir())
+    except OSError as error:  # it tries to write, and the disk may be full
+        raise _unusable(str(error.strerror)) from None
     return base if len(os.fsencode(base)) <= _LONGEST_BASE else Path("/tmp")
+
+
+def _unusable(why: str) -> UserError:
+    return UserError(f"no folder for temporary files: {why}; set scratch_dir in the site file")
 
 
 def _prefix() -> str:
@@ -132,7 +149,7 @@ def _is_locked(lock: Path) -> bool:
         return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    except OSError:  # somebody has it, or a file system without locks cannot tell
         return True
     else:
         return False

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import stat
 import subprocess
+import tempfile
 from pathlib import Path
 
+import pytest
+
 from pilot.agent import workdir as workdirs
+from pilot.core.errors import UserError
 from pilot.host import proc
 
 
@@ -17,6 +23,30 @@ def test_a_home_is_private_and_short_enough_for_sockets(tmp_path: Path) -> None:
     longest = workdirs._LONGEST_BASE + len(f"/pilot-4294967295-{'x' * 12}") + len("/t/pymp-12345678/listener-12345678")
     assert longest <= 107
     os.close(home.lock)
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS])
+def test_a_folder_without_locks_is_one_clear_line_and_stays_empty(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flock(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    left = workdirs.create(tmp_path)
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(UserError, match=rf"^no folder for temporary files: {tmp_path}: {os.strerror(number)}; set scr"):
+        workdirs.create(tmp_path)
+    assert workdirs.sweep(tmp_path) == []
+    assert list(tmp_path.iterdir()) == [left.path]
+
+
+def test_a_node_whose_temporary_directories_are_full_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gettempdir() -> str:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']")
+
+    monkeypatch.setattr(tempfile, "gettempdir", gettempdir)
+    with pytest.raises(UserError, match=r"^no folder for temporary files: No usable temporary directory"):
+        workdirs.sweep()
 
 
 def test_a_sweep_leaves_alone_what_is_locked_or_strange(tmp_path: Path) -> None:
