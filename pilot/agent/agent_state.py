@@ -203,7 +203,8 @@ class AgentState:
             return [Send(wire.WorkerExited(trainer, "stopped", "it was not running"))]
         worker.stop_reason = message.reason
         worker.within_s = message.within_s
-        worker.stop_by_s = now_s + ((message.within_s or STOP_LIMIT_S) if worker.up else 0.0)
+        before_s = worker.stop_by_s if worker.raised is not None else math.inf
+        worker.stop_by_s = min(before_s, now_s + ((message.within_s or STOP_LIMIT_S) if worker.up else 0.0))
         note = LogLine(f"{trainer}: stopping: {message.reason}")
         return [note, SendToWorker(trainer, message) if worker.up else KillWorker(trainer)]
 

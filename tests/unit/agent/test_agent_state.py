@@ -123,12 +123,15 @@ def test_a_worker_with_an_order_to_stop_has_time_to_end_by_itself(up: Machine) -
     assert up.after(STOP_LIMIT_S) == []
 
 
-@pytest.mark.parametrize(("within_s", "told"), [(0.0, ""), (600.0, "its script failed after the loop: ")])
-def test_a_script_that_raised_is_not_held_by_its_threads(up: Machine, within_s: float, told: str) -> None:
-    if within_s:
-        up.order(StopWorker("t1", "", "finished", within_s))
+@pytest.mark.parametrize("order", ["", "before", "after"])
+def test_a_script_that_raised_is_not_held_by_its_threads(up: Machine, order: str) -> None:
+    told = "its script failed after the loop: " if order else ""
+    if order == "before":
+        up.order(StopWorker("t1", "", "finished", 600.0))
     said = wire.ScriptRaised("t1", 1, "ValueError: no labels", "train.py, line 3: builtins.ValueError")
     assert up.take(WorkerMessage("t1", said)) == []
+    if order == "after":
+        up.order(StopWorker("t1", "", "finished", 600.0))
     assert up.after(STOP_LIMIT_S - 1) == []
     assert up.after(1.0) == [KillWorker("t1")]
     ended = up.take(WorkerEnded("t1", -9, "Traceback"))
