@@ -85,8 +85,10 @@ def what_holds() -> str:
 
 
 def send(message: wire.FromAgent) -> None:
-    """Send ``message`` to the agent, if there is one: the session's socket may never have been made."""
-    if "PILOT_CONTROL_FD" not in os.environ:
+    """Send ``message`` to the agent, if there is one: the session's socket may never have been made. A process that the
+    script has forked ends without a word.
+    """
+    if "PILOT_CONTROL_FD" not in os.environ or os.getpid() != os.getsid(0):
         return
     try:
         with socket.socket(fileno=os.dup(int(os.environ["PILOT_CONTROL_FD"]))) as control:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
+import sys
 import textwrap
 import threading
 from concurrent.futures.process import BrokenProcessPool
@@ -142,12 +144,26 @@ def test_what_holds_a_process_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert last_message.what_holds() == f"{named} and 2 more"
 
 
-def test_a_message_that_cannot_be_encoded_is_sent_with_escapes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+ENDS = """
+import os
+from pilot.train.script import last_message
+child = os.fork()
+last_message.report(ValueError("no file \\udcff") if child else KeyError("in a fork"))
+if child:
+    os.waitpid(child, 0)
+os._exit(0)
+"""
+
+
+def test_only_the_scripts_own_process_reports_in_characters_that_can_be_sent() -> None:
     agent, own = socket.socketpair()
-    with agent, own:
-        monkeypatch.setenv("PILOT_CONTROL_FD", str(own.fileno()))
-        last_message.report(raised(tmp_path, "raise ValueError('no file \\udcff')"))
-        assert b"ValueError: no file \\udcff" in agent.recv(1 << 16)
+    with agent:
+        with own:
+            given = os.environ | {"PILOT_CONTROL_FD": str(own.fileno())}
+            command = [sys.executable, "-c", ENDS]
+            subprocess.run(command, env=given, pass_fds=[own.fileno()], start_new_session=True, check=True)
+        said = b"".join(iter(lambda: agent.recv(1 << 16), b""))
+    assert b"ValueError: no file \\udcff" in said and b"in a fork" not in said
 
 
 def test_the_status_is_that_of_the_process(tmp_path: Path) -> None:
