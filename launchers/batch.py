@@ -43,7 +43,7 @@ def batch_script(site: Site, connection: str, *, python: str = "python") -> str:
         select=_select(site),
         directives="\n".join([*_place(site), *directives(site, own=True)]),
         shell=pbs_shell(Path(connection).parent / "pilots"),
-        preamble=preamble(site, site.walltime_s),
+        preamble=preamble(site, site.walltime_s, own=True),
         step=step(site, command),
     )
 

@@ -51,7 +51,7 @@ def step(site: Site, command: str) -> str:
             # srun would bind a single-task step to one core; an agent's exit must not end those on other nodes.
             launcher = (
                 f"srun --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 "
-                '--cpus-per-task="$SLURM_CPUS_ON_NODE" --cpu-bind=none --kill-on-bad-exit=0 --wait=0'
+                '--export=ALL --cpus-per-task="$SLURM_CPUS_ON_NODE" --cpu-bind=none --kill-on-bad-exit=0 --wait=0'
             )
         case "pals":
             launcher = f"mpiexec -n {nodes} --ppn 1 --cpu-bind none"
@@ -74,10 +74,11 @@ for name in ${!SLURM_*} ${!SRUN_*}; do
 done"""
 
 
-def preamble(site: Site, walltime_s: int) -> str:
-    """Return shell lines before the step: they unset others' options for it, and set the job's data for the agent, the
-    folder of temporary files, and what the prologue sets."""
-    lines = [_ONLY_THIS_JOB] if site.launcher == "srun" else []
+def preamble(site: Site, walltime_s: int, *, own: bool = False) -> str:
+    """Return shell lines before the step: they set the job's data for the agent, the folder of temporary files, and
+    what the prologue sets. ``own``: for a user's own script, which unsets the submitting shell's options for the step.
+    """
+    lines = [_ONLY_THIS_JOB] if own and site.launcher == "srun" else []
     lines.append(f"export PILOT_WALLTIME_END=$(( $(date +%s) + {walltime_s} ))")
     if site.scheduler == "local":
         # For a local process, Parsl's job id is the process id of the shell that runs the script.

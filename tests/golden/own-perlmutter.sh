@@ -27,4 +27,4 @@ done
 export PILOT_WALLTIME_END=$(( $(date +%s) + 172800 ))
 
 # "exec": the script becomes the step's launcher, so a signal to the script reaches the agent too.
-exec srun --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task="$SLURM_CPUS_ON_NODE" --cpu-bind=none --kill-on-bad-exit=0 --wait=0 python -P -m pilot agent --connection /shared/run/connection.json --interface hsn0
+exec srun --nodes=1 --ntasks=1 --ntasks-per-node=1 --export=ALL --cpus-per-task="$SLURM_CPUS_ON_NODE" --cpu-bind=none --kill-on-bad-exit=0 --wait=0 python -P -m pilot agent --connection /shared/run/connection.json --interface hsn0

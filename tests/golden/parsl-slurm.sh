@@ -16,15 +16,6 @@
 #SBATCH --qos=low
 #SBATCH --cpus-per-task=64
 
-# srun takes options from variables, and the shell that submitted this may have left some here.
-for name in ${!SLURM_*} ${!SRUN_*}; do
-  case $name in
-    SLURM_CONF|SLURM_CLUSTER*|SLURM_WORKING_CLUSTER|SLURM_JWT|SLURM_SACK_*) ;;  # the cluster
-    SLURM_JOB*|SLURM_HET_*|SLURM_ARRAY_*|SLURM_NODELIST|SLURM_NNODES|SLURM_RESTART_COUNT|SLURM_SUBMIT_*) ;;  # the job
-    SLURM_CPUS_ON_NODE|SLURM_GPUS_ON_NODE|SLURM_TASKS_PER_NODE|SLURM_TOPOLOGY_*) ;;  # its nodes
-    *) unset "$name" ;;
-  esac
-done
 export PILOT_WALLTIME_END=$(( $(date +%s) + 9000 ))
 module load conda
 export PARSL_CORES=64
@@ -32,4 +23,4 @@ export PARSL_CORES=64
 
 export JOBNAME="pilot-0123456789.TIME"
 
-exec srun --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task="$SLURM_CPUS_ON_NODE" --cpu-bind=none --kill-on-bad-exit=0 --wait=0 /opt/venv/bin/python -P -m pilot agent --connection /run/connection.json --interface hsn0
+exec srun --nodes=1 --ntasks=1 --ntasks-per-node=1 --export=ALL --cpus-per-task="$SLURM_CPUS_ON_NODE" --cpu-bind=none --kill-on-bad-exit=0 --wait=0 /opt/venv/bin/python -P -m pilot agent --connection /run/connection.json --interface hsn0
