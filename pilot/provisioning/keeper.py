@@ -221,8 +221,7 @@ class Keeper:
             return
         trouble = [self._snapshot.trouble] if self._snapshot.trouble else []
         if jobs := self.book.contradicted():
-            named = f"job{'s' * (len(jobs) > 1)} {', '.join(jobs)}"
-            trouble.append(f"the scheduler reports that {named} ended, but their agents still answer")
+            trouble.append(f"the scheduler reports jobs as ended whose agents still answer: {', '.join(jobs)}")
         self._troubles.set("answer", "; ".join(trouble))
 
     async def _report_all(self, events: Sequence[JobEvent]) -> None:

@@ -108,7 +108,7 @@ async def test_a_squeue_that_is_slow_fails_or_lies_never_leads_to_too_many_jobs(
         keeper.want(2, present=there)
         assert set(lab.run(real, "-h", "-o", "%A").split()) == there
         await asyncio.sleep(0.2)
-    assert "but their agents still answer" in keeper.status().trouble
+    assert "whose agents still answer" in keeper.status().trouble
     keeper.want(4, present=there)  # the new ones are pending, and are reported gone again and again
     until_s = time.monotonic() + 15
     while time.monotonic() < until_s:

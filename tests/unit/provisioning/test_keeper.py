@@ -250,7 +250,7 @@ async def test_agents_that_answer_although_their_jobs_are_over_are_reported_whil
     keeper.registered("0")
     keeper.want(1, present=["0"])
     scheduler.phases["0"] = JobPhase.OVER
-    await until(lambda: "0 ended, but their agents still answer" in keeper.status().trouble)
+    await until(lambda: "whose agents still answer: 0" in keeper.status().trouble)
     keeper.want(1)
     assert keeper.status().trouble == "", "before the scheduler is asked again"
 
