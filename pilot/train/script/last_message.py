@@ -117,11 +117,8 @@ def words(error: BaseException) -> str:
 def origin(error: BaseException) -> str:
     """The class of ``error`` and its line in the script, which are the same wherever the script is wrong; "" if a node
     may be at fault, or nothing can be said."""
-    if isinstance(error, SystemExit):
-        if error.__context__ is not None:
-            return origin(error.__context__)
-        if not (isinstance(error.code, str) or error.code == UserError.exit_status):  # wrong usage, by convention
-            return ""
+    if isinstance(error, SystemExit) and error.__context__ is not None:
+        return origin(error.__context__)
     place = refusal.place(traceback.extract_tb(error.__traceback__))
     if isinstance(error, SyntaxError):
         place = f"{error.filename}, line {error.lineno}: "

@@ -59,7 +59,7 @@ EXIT = "try:\n    {}\nexcept Exception as error:\n    print(error)\n    raise Sy
         ("torch.ones(2) @ torch.ones(3)", "RuntimeError: inconsistent tensor size", "line 1: builtins.RuntimeError"),
         ("raise SystemExit('no data\\nleft')", "no data left (exit status 1)", "line 1: builtins.SystemExit"),
         ("raise SystemExit(2)", "", "line 1: builtins.SystemExit"),
-        ("raise SystemExit(1)", "", ""),
+        ("raise SystemExit(1)", "", "line 1: builtins.SystemExit"),
         (EXIT.format("{}['x']"), "KeyError: 'x' (exit status 1)", "line 2: builtins.KeyError"),
         (
             GROUP.format("KeyError('b')"),
