@@ -158,7 +158,7 @@ async def test_where_all_pilots_fail_no_node_is_set_aside_and_the_cause_is_told_
     keeper.want(3)
     await crew.until(lambda: len(crew.failures()) >= 4, "some fail")
     assert keeper.status().set_aside == []
-    assert keeper.status().held_back.startswith("waiting")
+    await crew.until(lambda: keeper.status().held_back.startswith("waiting"), "it backs off")
     (told,) = [event.text for event in crew.events if isinstance(event, Troubled)]
     assert "python9: command not found on " in told
     assert keeper.status().trouble == told
@@ -167,7 +167,7 @@ async def test_where_all_pilots_fail_no_node_is_set_aside_and_the_cause_is_told_
 
 @pytest.mark.skipif(bool(missing_accounting()), reason=missing_accounting() or "it is there")
 @with_crew(POLITE, SITE.replace(poll_s=2))
-async def test_a_limit_on_submitted_jobs_is_learned_and_a_preempted_pilot_is_replaced(
+async def test_a_limit_on_submitted_jobs_is_learned_and_a_pilot_that_ends_is_replaced(
     keeper: Keeper, crew: Crew, lab: Lab
 ) -> None:
     lab.limit("MaxSubmitJobs=3")
@@ -178,7 +178,8 @@ async def test_a_limit_on_submitted_jobs_is_learned_and_a_preempted_pilot_is_rep
     lab.run("scancel", min(keeper.book.jobs))
     await crew.until(lambda: crew.endings() == [JobEnd.CANCELLED], "one ends")
     await crew.until(lambda: keeper.status().running == 3, "it is replaced")
-    assert keeper.status().held_back.startswith("with 3 jobs"), "not after a back-off"
+    assert "after failures" not in keeper.status().held_back, "it was no back-off"
+    await crew.until(lambda: keeper.status().held_back.startswith("with 3 jobs"), "one more is refused again")
     assert keeper.status().trouble == ""
     lab.limit("MaxSubmitJobs=-1")
     await crew.until(lambda: keeper.status().running == 5, "another attempt finds that the limit is gone")
