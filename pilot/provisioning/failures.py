@@ -44,7 +44,7 @@ class Failures:
         unexplained = [run for run in failed if not (self._excludes and self.nodes.explains(run))]
         if unexplained:
             sick = all(map(self.nodes.blames, unexplained))
-            most_s = SICK_POLLS * self.site.poll_s if sick else LONGEST_PAUSE_S
+            most_s = min(LONGEST_PAUSE_S, SICK_POLLS * self.site.poll_s) if sick else LONGEST_PAUSE_S
             self.backoff.tried(now_s, self.site.poll_s, most_s)
         elif newly and not self.nodes.suspects:
             self.over()

@@ -18,6 +18,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from pilot.core.growing import growing_s
+
 NODES_TRIED = 3
 """If pilots fail on this many nodes one after the other and join nowhere, it is not the nodes."""
 
@@ -114,7 +116,7 @@ class NodesAside:
         if sure:
             self._tried.discard(node)
         self._times[node] = self._times.get(node, 0) + 1
-        for_s = min(LONGEST_S, AGAIN_S * 2.0 ** (min(self._times[node], 20) - 1))
+        for_s = growing_s(AGAIN_S, self._times[node] - 1, LONGEST_S)
         self.aside[node] = Aside(now_s, now_s + for_s, failure.reason, sure)
         return True
 

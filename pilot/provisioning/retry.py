@@ -9,12 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from pilot.core.growing import growing_s
+
 LONGEST_PAUSE_S = 600.0
-
-
-def pause_s(first_s: float, failures: int) -> float:
-    """The pause after ``failures`` earlier failures: twice as long each time, up to a limit."""
-    return min(LONGEST_PAUSE_S, first_s * 2.0 ** min(failures, 20))
 
 
 @dataclass(slots=True)
@@ -31,7 +28,7 @@ class Retry:
 
     def tried(self, now_s: float, first_s: float, most_s: float = LONGEST_PAUSE_S) -> None:
         """One more attempt was made, or failed: wait twice as long as the last time, and at most ``most_s``."""
-        self.tried_s, self.again_s = now_s, now_s + min(most_s, pause_s(first_s, self.tries))
+        self.tried_s, self.again_s = now_s, now_s + growing_s(first_s, self.tries, most_s)
         self.tries += 1
 
     def worked(self) -> None:

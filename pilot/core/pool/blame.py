@@ -45,6 +45,7 @@ from dataclasses import dataclass, field
 
 from pilot.core.commands import Command, Outcome, SetNodeAside
 from pilot.core.events import NodeRetried
+from pilot.core.growing import growing_s
 from pilot.core.ids import NodeId, TrainerId
 from pilot.core.pool.evidence import Accusation, Evidence, Fault, SetAside, Stage, headline
 from pilot.core.pool.pool import Pool
@@ -238,4 +239,4 @@ class Blame(BlameState):
 
 
 def _for_s(times: int) -> float:
-    return min(LONGEST_S, AGAIN_S * 2.0 ** (min(times, 20) - 1))
+    return growing_s(AGAIN_S, times - 1, LONGEST_S)

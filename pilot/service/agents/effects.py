@@ -14,11 +14,11 @@ import msgspec
 from pilot.core import commands, events
 from pilot.core.errors import JournalError
 from pilot.core.events import Event
+from pilot.core.growing import growing_s
 from pilot.core.ids import NodeId, TrainerId
 from pilot.core.trainer.proof import ProofState
 from pilot.core.trainer.spec import TrainerSpec
 from pilot.protocol import wire
-from pilot.provisioning.retry import pause_s
 from pilot.service.agents.pending import Of, On
 from pilot.service.durability.live_driver import LiveDriver
 from pilot.service.planning.sampler_process import SamplerProcess
@@ -117,7 +117,7 @@ class Effects:
             self._send_write(command, event)
             return
         first_s, longest_s = WRITE_AGAIN_S
-        wait_s = min(longest_s, pause_s(first_s, trainer.failed_writes - 1))
+        wait_s = growing_s(first_s, trainer.failed_writes - 1, longest_s)
         asyncio.get_running_loop().call_later(wait_s, self._send_write, command, event)
 
     def _send_write(self, command: commands.WriteCheckpoint, event: int) -> None:
