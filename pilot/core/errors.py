@@ -80,10 +80,11 @@ class SubmitError(PilotError):
 
 
 class SubmissionRefused(SubmitError):
-    """The batch scheduler refused a job, in the words of the message; another one may be accepted later."""
+    """The batch scheduler refused a job, as it ``said``; another one may be accepted later."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(message, transient=True)
+    def __init__(self, said: str) -> None:
+        super().__init__(f"submission failed: {said}", transient=True)
+        self.said = said
 
 
 class ProtocolError(PilotError):

@@ -268,7 +268,7 @@ class Keeper:
             job = await self._scheduler.submit(walltime_s, without)
         except SubmitError as error:
             if ours and isinstance(error, SubmissionRefused):
-                if self._limit.refused(self._clock(), ours, str(error), self._site.poll_s):
+                if self._limit.refused(self._clock(), ours, error.said, self._site.poll_s):
                     self._troubles.tell(self._limit.sentence())
                 return False
             self._backoff.tried(self._clock(), self._site.poll_s)

@@ -102,11 +102,11 @@ class PilotProvider:
             except Exception as error:  # Parsl passes on whatever its commands raise
                 said = _said(str(getattr(error, "stderr", "") or ""))
                 if said:
-                    raise SubmissionRefused(f"submission failed: {said}") from None
+                    raise SubmissionRefused(said) from None
                 raise SubmitError(f"submission failed: {error}", transient=True) from None
         if job is None:
             said = _said(errors[-1].getMessage()) if errors else ""
-            raise SubmissionRefused(f"submission failed: {said or 'the scheduler gave no job id'}")
+            raise SubmissionRefused(said or "the scheduler gave no job id")
         # Parsl would remember the job for ever, and is never asked about it again.
         self._outputs[job] = _output(provider.resources.pop(job, {}))
         if len(self._outputs) > OUTPUTS_KEPT:

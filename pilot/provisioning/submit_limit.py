@@ -40,5 +40,5 @@ class SubmitLimit:
 
     def sentence(self) -> str:
         """The limit, in words."""
-        jobs, said = "1 job" if self.most == 1 else f"{self.most} jobs", self.said.removeprefix("submission failed: ")
-        return f"with {jobs} of ours, the scheduler refused another one: {said}"
+        jobs = "1 job" if self.most == 1 else f"{self.most} jobs"
+        return f"with {jobs} of ours, the scheduler refused another one: {self.said}"

@@ -28,7 +28,7 @@ class Scripted:
     def submit(self, walltime_s: float, without: Collection[str] = ()) -> str:  # noqa: ARG002  # the original's signature
         alive = sum(phase is not JobPhase.OVER for phase in self.phases.values())
         if self.refuses or alive >= self.accepts:
-            raise SubmissionRefused(f"submission failed: {REFUSAL}")
+            raise SubmissionRefused(REFUSAL)
         time.sleep(self.slow_s)
         job = str(self.submitted)
         self.submitted += 1

@@ -11,10 +11,10 @@ def test_there_is_no_limit_before_a_refusal() -> None:
 
 def test_what_ended_is_replaced_at_once_and_one_more_is_tried_less_and_less_often() -> None:
     limit = SubmitLimit()
-    assert limit.refused(0.0, 3, "submission failed: MaxSubmitJobs", 30.0)
+    assert limit.refused(0.0, 3, "MaxSubmitJobs", 30.0)
     assert [limit.room(10.0, jobs) for jobs in (4, 3, 2, 0)] == [0, 0, 1, 3]
     assert limit.room(30.0, 3) == 1
-    assert not limit.refused(30.0, 3, "submission failed: MaxSubmitJobs", 30.0)
+    assert not limit.refused(30.0, 3, "MaxSubmitJobs", 30.0)
     assert [limit.room(at_s, 3) for at_s in (60.0, 90.0)] == [0, 1]
     assert limit.sentence() == "with 3 jobs of ours, the scheduler refused another one: MaxSubmitJobs"
 
