@@ -12,11 +12,11 @@ import click
 from pilot.cli import candidates
 from pilot.cli.asking import in_running_pool
 from pilot.cli.options import FiniteRange, answers, each_trainer, json_option, to_json
-from pilot.client.pools import AT_REST, pool_at
+from pilot.client.pools import pool_at
 from pilot.client.trainers import phase_words, wait_for
 from pilot.core.errors import PilotError, UserError
 from pilot.core.pool.evidence import headline
-from pilot.core.trainer.trainer import Phase
+from pilot.core.trainer.trainer import AT_REST, Phase
 from pilot.history.words import counted, node_count
 from pilot.protocol.node_names import shortened
 from pilot.protocol.requests import Phases, Scaled

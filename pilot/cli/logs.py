@@ -13,8 +13,9 @@ from pilot.cli.asking import in_any_pool
 from pilot.cli.options import Count, moment, trainer_argument
 from pilot.client.merged_logs import LogPiece, MergedLogs, newest, text_of
 from pilot.client.output import log_folder, prefixed, row_of, whose
-from pilot.client.pools import ENDED, is_past, patiently
+from pilot.client.pools import is_past, patiently
 from pilot.core.errors import UserError
+from pilot.core.trainer.trainer import ENDED
 from pilot.host.printable import printable, printable_output
 
 POLL_S = 0.5

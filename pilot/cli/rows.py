@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from rich.text import Text
 
-from pilot.client.pools import ENDED
 from pilot.core.pool.evidence import headline
 from pilot.core.trainer.budget import unit
 from pilot.core.trainer.proof import ProofState
-from pilot.core.trainer.trainer import Phase
+from pilot.core.trainer.trainer import ENDED, Phase
 from pilot.history.words import amount, counted, duration, node_count
 from pilot.protocol.node_names import shortened
 from pilot.protocol.pool_status import PoolStatus, TrainerHistory, TrainerStatus

@@ -13,8 +13,8 @@ from rich.segment import Segment
 from rich.text import Text
 
 from pilot.cli.rows import aligned, folded, trainer_rows
-from pilot.client.pools import AT_REST
 from pilot.core.trainer.budget import WARNED_AT, hours, unit
+from pilot.core.trainer.trainer import AT_REST
 from pilot.history.words import amount, duration, expected_start, node_count
 from pilot.host.output_files import write_output
 from pilot.host.printable import printable

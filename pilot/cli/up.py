@@ -14,9 +14,10 @@ import msgspec
 
 from pilot.cli.asking import site_run_dir_option
 from pilot.cli.options import POSITIVE, Count, answers, site_option, solve_limit_option
-from pilot.client.pools import AT_REST, pool_at
+from pilot.client.pools import pool_at
 from pilot.core.errors import PilotError, UserError
 from pilot.core.pool.pool import NODE_ORDER_NAMES
+from pilot.core.trainer.trainer import AT_REST
 from pilot.host.printable import printable
 from pilot.planners import NAMES, usual_objective
 from pilot.protocol.pool_status import PoolStatus

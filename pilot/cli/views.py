@@ -14,8 +14,9 @@ from pilot.cli.asking import in_any_pool
 from pilot.cli.options import answers, trainer_argument
 from pilot.cli.rows import folded, history_lines, history_view, trainer_rows
 from pilot.cli.show import console, node_lines, of_interest, print_table, show, status_lines
-from pilot.client.pools import AT_REST, any_pool_at, is_past, pool_at
+from pilot.client.pools import any_pool_at, is_past, pool_at
 from pilot.core.errors import PilotError
+from pilot.core.trainer.trainer import AT_REST
 from pilot.history.words import aside_words
 from pilot.protocol.node_names import shortened
 from pilot.protocol.pool_status import Answer, TrainerStatus

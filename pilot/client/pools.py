@@ -10,9 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from pilot.core.commands import Outcome
 from pilot.core.errors import PilotError, UserError
-from pilot.core.trainer.trainer import Phase
 from pilot.rundir.rundir import RunDir, check_readable, default_path, is_abandoned, known_pools, owner, read_end
 
 if TYPE_CHECKING:
@@ -21,12 +19,6 @@ if TYPE_CHECKING:
     from pilot.service.requests.ended_pool import PastPool
 
 Answer = TypeVar("Answer")
-
-ENDED = frozenset(Phase(outcome) for outcome in Outcome)
-"""The phases of a trainer that has ended."""
-
-AT_REST = ENDED | {Phase.SHELVED, Phase.COMPLETE}
-"""The phases that a trainer does not leave by itself; a shelved trial depends on its study."""
 
 BACK_S = 60.0
 """How long a command that follows a pool waits for a crashed coordinator, which its supervisor restarts."""

@@ -15,11 +15,11 @@ import msgspec
 from pilot.client.launching import launch, with_code
 from pilot.client.merged_logs import MergedLogs, text_of
 from pilot.client.output import log_folder, prefixed, row_of, whose
-from pilot.client.pools import AT_REST, REPLY_TIMEOUT_S, find_run_dir, patiently, pool_at
+from pilot.client.pools import REPLY_TIMEOUT_S, find_run_dir, patiently, pool_at
 from pilot.core.errors import CheckpointError, PilotError, Unreadable, UserError
 from pilot.core.ids import NO_UID, TrainerId
 from pilot.core.trainer.spec import Checking, Profiling
-from pilot.core.trainer.trainer import Phase
+from pilot.core.trainer.trainer import AT_REST, Phase
 from pilot.host.private_folder import shown
 from pilot.protocol.pool_status import TrainerStatus
 from pilot.protocol.requests import LONGEST_WAIT_S, Phases

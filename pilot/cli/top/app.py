@@ -15,8 +15,8 @@ from textual.widgets import DataTable, Footer, Input, RichLog, Static
 
 from pilot.cli.control import AUTO, pilots_of, scaled_text
 from pilot.cli.top.view import History, about, event_line, headline, strip, trainer_cells
-from pilot.client.pools import ENDED
 from pilot.core.errors import PilotError, UserError
+from pilot.core.trainer.trainer import ENDED
 from pilot.protocol.node_names import shortened
 from pilot.protocol.pool_status import PoolStatus, TrainerStatus
 

@@ -79,6 +79,13 @@ class Phase(StrEnum):
     COMPLETE = "complete"
 
 
+ENDED = frozenset(map(Phase, Outcome))
+"""The phases of a trainer that has ended."""
+
+AT_REST = ENDED | {Phase.SHELVED, Phase.COMPLETE}
+"""The phases that a trainer does not leave by itself; a shelved trial depends on its study."""
+
+
 @dataclass(slots=True)
 class Counts:
     """A trainer's counters."""

@@ -21,7 +21,7 @@ from pilot.core.curves.curve import Curve
 from pilot.core.errors import PilotError, UserError
 from pilot.core.events import Event
 from pilot.core.ids import StudyId, TrainerId, TrainerUid
-from pilot.core.trainer.trainer import Phase, Trainer
+from pilot.core.trainer.trainer import AT_REST, Phase, Trainer
 from pilot.protocol import requests, wire
 from pilot.protocol.node_names import find_node
 from pilot.protocol.pool_status import Answer, PoolStatus
@@ -188,7 +188,7 @@ class Api:
         waited = named if asked.trainers else list(core.trainers.values())
         try:
             async with asyncio.timeout(min(asked.limit_s, requests.LONGEST_WAIT_S)):
-                while any(t.outcome is None and t.phase not in (Phase.SHELVED, Phase.COMPLETE) for t in waited):
+                while any(t.phase not in AT_REST for t in waited):
                     await self._driver.wait_for_change()
         except TimeoutError:
             pass
