@@ -28,7 +28,7 @@ from pilot.agent.shortage import when_possible
 from pilot.core.errors import ProtocolError, UserError
 from pilot.core.pool.evidence import TAIL_BYTES
 from pilot.host import proc
-from pilot.host.files import open_regular
+from pilot.host.files import open_regular, tail
 from pilot.protocol import wire
 from pilot.protocol.framing import Frames, framed
 from pilot.rundir import trainer_folder
@@ -119,10 +119,8 @@ class TrainingProcess:
         """The last lines that it wrote."""
         try:
             with trainer_folder.held(self.log.parent, self.uid) as logs, (logs / self.log.name).open("rb") as file:
-                size = file.seek(0, os.SEEK_END)
-                begin = self.begin if self.begin <= size else 0  # the log was rotated
-                file.seek(max(begin, size - TAIL_BYTES))
-                return file.read().decode(errors="replace")
+                rotated = file.seek(0, os.SEEK_END) < self.begin
+                return tail(file, TAIL_BYTES, 0 if rotated else self.begin)
         except OSError:
             return ""
 

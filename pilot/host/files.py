@@ -44,6 +44,13 @@ def published(path: Path, mode: int = 0o600) -> Iterator[BinaryIO]:
     sync_directory(path.parent)
 
 
+def tail(file: BinaryIO, most_bytes: int, begin: int = 0) -> str:
+    """Return the end of ``file`` as text: at most ``most_bytes`` bytes, and none before ``begin``."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(begin, size - most_bytes))
+    return file.read(most_bytes).decode(errors="replace")
+
+
 def umask() -> int:
     """Return this process's umask, which can only be read by setting it."""
     mask = os.umask(0o077)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Collection
 from pathlib import Path
 
-from pilot.host.files import open_regular
+from pilot.host.files import open_regular, tail
 from pilot.host.printable import printable
 
 TAIL_BYTES = 8192
@@ -24,11 +23,10 @@ def last_line(path: Path) -> str:
     what started it. "" if the file is empty or cannot be read."""
     try:
         with open_regular(path) as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))
-            tail = file.read(TAIL_BYTES).decode(errors="replace")
+            text = tail(file, TAIL_BYTES)
     except OSError:
         return ""
-    lines = [line.strip() for line in tail.splitlines() if any(map(str.isalnum, line))]
+    lines = [line.strip() for line in text.splitlines() if any(map(str.isalnum, line))]
     own = [line for line in lines if not line.startswith(_REPORTERS)]
     return printable((own[-1:] or lines[:1] or [""])[0])[:LONGEST]
 

@@ -38,6 +38,7 @@ from pilot.core.commands import DissolveGroup, ExamineGroup, Outcome, PauseGroup
 from pilot.core.errors import UserError
 from pilot.core.pool.evidence import TAIL_BYTES, last_words
 from pilot.host import private_folder
+from pilot.host.files import tail
 from pilot.protocol import wire
 from pilot.rundir import trainer_folder
 from pilot.train.ddp_process import NOTICE_S, ScriptProcess, Store, start, torchrun_environment
@@ -330,8 +331,7 @@ def _why(status: int) -> str:
     how = f"ended with status {status}" if status > 0 else f"was killed by signal {-status}"
     try:
         with Path("/proc/self/fd/2").open("rb") as log:
-            log.seek(max(0, log.seek(0, os.SEEK_END) - TAIL_BYTES))
-            why = last_words(log.read().decode(errors="replace"))
+            why = last_words(tail(log, TAIL_BYTES))
     except OSError:
         why = ""
     return f"the script {how}" + (f": {why}" if why and status > 0 else "")
