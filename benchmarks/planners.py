@@ -5,7 +5,8 @@
 The trainers have the scaling curves of FreeTrain's Table 2 (scaling efficiency as objective) and random feasible node
 counts (as in FreeTrain §3.6). ``total`` is the whole call, ``build`` building and writing the model, ``solve`` the
 solver; ``cpu`` is the call's CPU time, the solver's process included: on a busy machine it tells the planner's work
-from waiting.
+from waiting. The largest problem is beyond ``dp``: its row and those of ``milp`` then show the plan by prices, and
+``gap`` how far it is at most from the optimum.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from pilot.core.errors import UserError
 from pilot.core.ids import TrainerId
 from pilot.core.plan.problem import Candidate, Plan, Problem
 
-SIZES = ((100, 10), (800, 35), (4600, 100))
-"""Nodes and trainers."""
+SIZES = ((100, 10, 64), (800, 35, 64), (4600, 100, 64), (100_000, 500, 1000))
+"""Nodes, trainers, and the most nodes of each."""
 
 NODES = (1, 2, 4, 8, 16, 32, 64)
 KILOSAMPLES_PER_S = {
@@ -59,6 +60,7 @@ class Row:
     trainers: int
     plans: int
     optimal: int
+    gap_worst: float | None
     total_median_s: float
     total_worst_s: float
     cpu_median_s: float
@@ -67,24 +69,24 @@ class Row:
     solve_median_s: float
 
 
-def problem(nodes: int, trainers: int, seed: int, t_fwd_s: float = 120.0) -> Problem:
-    """A random problem: some of the nodes are held, by trainers in random order."""
+def problem(nodes: int, trainers: int, seed: int, t_fwd_s: float = 120.0, most: int = NODES[-1]) -> Problem:
+    """A random problem: some of the nodes are held, by trainers in random order, each with up to ``most`` nodes."""
     choose, free, candidates = random.Random(seed), nodes, []
     for i in range(trainers):
-        held = min(choose.randint(0, NODES[-1]), free)
+        held = min(choose.randint(0, most), free)
         free -= held
-        candidates.append(Candidate(TrainerId(f"t{i}"), held, 1, NODES[-1], choose.choice(EFFICIENCY), 18.0, 12.0))
+        candidates.append(Candidate(TrainerId(f"t{i}"), held, 1, most, choose.choice(EFFICIENCY), 18.0, 12.0))
     choose.shuffle(candidates)
     return Problem(nodes, t_fwd_s, tuple(candidates))
 
 
-def measure(name: str, solver: str, nodes: int, trainers: int, plans: int) -> Row:
+def measure(name: str, solver: str, nodes: int, trainers: int, most: int, plans: int) -> Row:
     """Solve ``plans`` problems, after a warm-up that is not counted."""
     plan = planners.make(name, solver or planners.SOLVERS[0])
-    plan(problem(nodes, trainers, seed=-1))
-    made = [timed(plan, problem(nodes, trainers, seed)) for seed in range(plans)]
+    plan(problem(nodes, trainers, seed=-1, most=most))
+    made = [timed(plan, problem(nodes, trainers, seed, most=most)) for seed in range(plans)]
     totals, cpus = [total_s for total_s, _, _ in made], [cpu_s for _, cpu_s, _ in made]
-    optimal = sum(p.gap == 0.0 for _, _, p in made)
+    optimal, gaps = sum(p.gap == 0.0 for _, _, p in made), [p.gap for _, _, p in made if p.gap is not None]
     return Row(
         name,
         solver,
@@ -92,6 +94,7 @@ def measure(name: str, solver: str, nodes: int, trainers: int, plans: int) -> Ro
         trainers,
         plans,
         optimal,
+        max(gaps, default=None),
         total_median_s=median(totals),
         total_worst_s=max(totals),
         cpu_median_s=median(cpus),
@@ -129,12 +132,13 @@ def _installed() -> list[str]:
 def _table(rows: list[Row]) -> Table:
     table = Table(title="event → plan, seconds")
     times = ("median", "worst", "cpu", "worst cpu", "build", "solve")
-    for column in ("planner", "solver", "nodes × trainers", *times, "optimal"):
+    for column in ("planner", "solver", "nodes × trainers", *times, "optimal", "gap"):
         table.add_column(column, justify="left" if column in ("planner", "solver") else "right")
     for r in rows:
         elapsed = (r.total_median_s, r.total_worst_s, r.cpu_median_s, r.cpu_worst_s, r.build_median_s, r.solve_median_s)
         size, optimal = f"{r.nodes:,} × {r.trainers}", f"{r.optimal}/{r.plans}"
-        table.add_row(r.planner, r.solver, size, *(f"{t:.3f}" for t in elapsed), optimal)
+        gap = "-" if r.gap_worst is None else f"{r.gap_worst:.0e}"
+        table.add_row(r.planner, r.solver, size, *(f"{t:.3f}" for t in elapsed), optimal, gap)
     return table
 
 
@@ -145,7 +149,7 @@ def main(out: Path | None, plans: int) -> None:
     """Measure how long each planner takes."""
     cases = [("equal-share", ""), ("dp", ""), *(("milp", solver) for solver in _installed())]
     rows = [measure(name, solver, *size, plans) for size in SIZES for name, solver in cases]
-    Console(width=110).print(_table(rows))
+    Console(width=120).print(_table(rows))
     if out is not None:
         out.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
 

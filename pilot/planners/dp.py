@@ -31,13 +31,16 @@ from numpy.typing import NDArray
 
 from pilot.core.curves.curve import Curve
 from pilot.core.plan.problem import Candidate, Plan, PlanStatus, Problem
-from pilot.planners.choice import NO_GAIN, best_known, plan_of
+from pilot.planners import prices
+from pilot.planners.choice import NO_GAIN, plan_of
 
 _DIGITS = 12
 """Decimal digits of the largest gain that count."""
 _KEY_DIGITS = 18
 """Decimal digits of the sum of all keys: it must fit 64 bits."""
 _NEVER = -(2**62)
+ADDITIONS_PER_S = 5e8
+"""What a core manages at least, measured at 4,600 to 20,000 nodes; a slower one is stopped by the time limit."""
 _BLOCK = 512
 """Node counts that are handled together: their table fits the processor's cache."""
 
@@ -53,10 +56,28 @@ Gain = tuple[Curve, int, int, int, float, float, float, tuple[int, ...]]
 
 
 def plan(problem: Problem, limit_s: float = math.inf) -> Plan:
-    """The optimal plan; the current allocation if ``limit_s`` does not suffice."""
+    """The optimal plan; the one by prices if ``limit_s`` does not suffice."""
     started_s = time.monotonic()
-    made = optimum(problem, started_s + limit_s) or best_known(problem, [], None, "dp")
+    made = incumbent(problem, started_s + limit_s)
     return replace(made, solve_s=time.monotonic() - started_s)
+
+
+def incumbent(problem: Problem, deadline_s: float) -> Plan:
+    """The optimal plan; where that would take longer than until ``deadline_s``, the one by prices, at once."""
+    made = None
+    if _additions(problem) <= ADDITIONS_PER_S * (deadline_s - time.monotonic()):
+        made = optimum(problem, deadline_s)
+    return made or prices.plan(problem, optimum, "dp")
+
+
+def _additions(problem: Problem) -> float:
+    """How many :func:`optimum` does, about."""
+    reach, done, late = 0, 0, problem.ending + 1
+    for candidate in problem.candidates:
+        most = min(candidate.max_nodes, problem.nodes)
+        reach = min(problem.nodes, reach + most)
+        done += (reach + 1) * (most + 1)
+    return done * late * (late + 1) / 2
 
 
 def optimum(problem: Problem, deadline_s: float = math.inf) -> Plan | None:
@@ -108,9 +129,7 @@ def _gain(candidate: Candidate, problem: Problem, most: int) -> Gain:
 @lru_cache(maxsize=128)
 def _values(curve: Curve, largest: int) -> NDArray[np.float64]:
     """:meth:`Curve.at` for 0, 1, …, ``largest`` (eq. 12)."""
-    counts, last = np.arange(largest + 1), curve.nodes[-1]
-    beyond = curve.per_s[-1] * counts / last
-    return np.where(counts > last, beyond, np.interp(counts, curve.nodes, curve.per_s))
+    return prices.values(curve, np.arange(largest + 1))
 
 
 def _costs(gain: Gain) -> tuple[float, float]:

@@ -1,6 +1,7 @@
 """Planner ``milp``: FreeTrain's problem in Pyomo, solved by CBC, GLPK or HiGHS.
 
-The optimum of :mod:`pilot.planners.dp` comes first, in milliseconds: it is the incumbent. So a solver that runs out of
+The optimum of :mod:`pilot.planners.dp` comes first, in milliseconds: it is the incumbent; on problems of hundreds of
+trainers and tens of thousands of nodes, the plan by prices (:mod:`pilot.planners.prices`). So a solver that runs out of
 time, fails or writes nonsense never strands a node: the failure is logged, and the plan has a status that shows it.
 """
 
@@ -28,6 +29,13 @@ log = logging.getLogger(__name__)
 
 logging.getLogger("pyomo").handlers.clear()
 """Its own one writes to standard output, where commands print JSON."""
+
+INCUMBENT_SHARE = 0.25
+"""The share of the time limit that the incumbent may take; the rest is the solver's."""
+
+NEGLIGIBLE_GAP = 1e-4
+"""A plan by prices that is as near to its bound as this share needs no solver, which takes longer than this share of
+the forward-looking time."""
 
 TOLERANCE = 1e-9
 """A share of the objective: plans that differ by less are worth the same."""
@@ -70,12 +78,13 @@ def plan(problem: Problem, limit_s: float, solver: str = "cbc", formulation: For
     If the solver fails, that is logged, and the plan is made without it. :func:`pilot.planners.make` checks that it is
     installed.
     """
-    deadline_s = time.monotonic() + limit_s
-    incumbent = dp.optimum(problem, deadline_s)
+    started_s = time.monotonic()
+    deadline_s = started_s + limit_s
+    incumbent = dp.incumbent(problem, started_s + INCUMBENT_SHARE * limit_s)
     outcome = SolveOutcome()
     if not any(c.most_within(problem.nodes) for c in problem.candidates):
         outcome = SolveOutcome(proved=True, counts=[0] * len(problem.candidates))
-    elif time.monotonic() < deadline_s:
+    elif time.monotonic() < deadline_s and not _nearly_best(incumbent):
         outcome = attempt(problem, deadline_s, solver, formulation, incumbent)
     made = _choose(problem, outcome, incumbent, formulation.planner)
     return replace(made, build_s=outcome.build_s, solve_s=outcome.solve_s)
@@ -125,21 +134,35 @@ def attempt(
         return SolveOutcome()
 
 
-def _choose(problem: Problem, outcome: SolveOutcome, incumbent: Plan | None, planner: str) -> Plan:
+def _choose(problem: Problem, outcome: SolveOutcome, incumbent: Plan, planner: str) -> Plan:
     """The optimum that the solver proved, else the best known plan if it beats the current allocation, else that one.
 
-    Among plans that are worth the same, the incumbent is taken: its ties are broken.
+    Among plans that are worth the same, the incumbent is taken: its ties are broken, if it is the optimum of ``dp``.
     """
-    known = [replace(incumbent, planner=planner)] if incumbent is not None else []
+    known, margin = replace(incumbent, planner=planner), TOLERANCE * max(1.0, abs(incumbent.objective))
+    solved = None
     if outcome.counts is not None:
-        known.append(plan_of(problem, outcome.counts, PlanStatus.OPTIMAL, 0.0, planner, outcome.ending))
+        solved = plan_of(problem, outcome.counts, PlanStatus.OPTIMAL, 0.0, planner, outcome.ending)
     if not outcome.proved:
-        return best_known(problem, known, outcome.bound, planner)
-    first, *others = known
-    for proved in others:
-        if proved.objective > first.objective + TOLERANCE * max(1.0, abs(first.objective)):
-            return proved
-    return first
+        bounds = [bound for bound in (outcome.bound, _bound(incumbent)) if bound is not None]
+        return best_known(problem, [known, solved] if solved else [known], min(bounds, default=None), planner)
+    if solved is None or solved.objective < known.objective - margin:
+        return known
+    if solved.objective > known.objective + margin:
+        return solved
+    return replace(known, gap=0.0, status=PlanStatus.KEPT if known.status is PlanStatus.KEPT else PlanStatus.OPTIMAL)
+
+
+def _nearly_best(incumbent: Plan) -> bool:
+    by_prices = incumbent.status is not PlanStatus.OPTIMAL
+    return by_prices and incumbent.gap is not None and incumbent.gap <= NEGLIGIBLE_GAP
+
+
+def _bound(incumbent: Plan) -> float | None:
+    """The bound by prices; None if ``dp`` made the plan, or there are ending nodes."""
+    if incumbent.status is PlanStatus.OPTIMAL or incumbent.gap is None:
+        return None
+    return incumbent.objective + incumbent.gap * max(1.0, abs(incumbent.objective))
 
 
 def _write(m: ConcreteModel, lp: Path) -> dict[str, Any]:

@@ -48,15 +48,28 @@ def test_fewer_nodes_than_are_held() -> None:
     assert counts(problem(4, candidate(now=4, high=4), candidate(now=4, high=4))) == (4, 0)
 
 
-def test_out_of_time_the_allocation_stays() -> None:
-    given = problem(8, candidate(now=2), candidate(now=1, low=2))
+def test_out_of_time_the_plan_is_made_by_prices() -> None:
+    made = dp.plan(problem(8, candidate(now=2), candidate(now=1, low=2)), limit_s=0.0)
+    assert made.status is PlanStatus.INCUMBENT
+    assert [n for _, n in made.counts] == [2, 6]
+    assert made.gap == 0
+
+
+def test_out_of_time_the_allocation_stays_if_prices_give_nothing_better() -> None:
+    given = problem(8, candidate(now=4), candidate(now=4))
     made = dp.plan(given, limit_s=0.0)
     assert made.status is PlanStatus.KEPT
     assert made.as_dict() == given.kept()
-    assert made.gap is None
 
 
-def test_out_of_time_with_too_few_nodes_left_the_rest_is_shared() -> None:
+def test_a_deadline_that_passes_meanwhile_ends_the_programme(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dp, "ADDITIONS_PER_S", 1e30)
+    made = dp.plan(problem(8, candidate(now=2), candidate()), limit_s=1e-9)
+    assert made.status is PlanStatus.INCUMBENT
+    assert sum(n for _, n in made.counts) == 8
+
+
+def test_out_of_time_with_too_few_nodes_left_the_rest_is_shared_by_prices() -> None:
     made = dp.plan(problem(5, candidate(now=4), candidate(now=4)), limit_s=0.0)
     assert made.status is PlanStatus.INCUMBENT
-    assert [n for _, n in made.counts] == [3, 2]
+    assert [n for _, n in made.counts] == [4, 1]

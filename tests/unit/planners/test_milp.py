@@ -71,11 +71,44 @@ def test_trainers_that_differ_in_nothing_share_their_pieces() -> None:
     assert len(model.build(problem(11, *alike, candidate(3, high=5, curve=BENT))).kinds) == 2
 
 
-def test_without_time_the_allocation_stays() -> None:
+def test_without_time_the_plan_is_made_by_prices() -> None:
     given = large_problem(800, 35, seed=1)
     made = milp.plan(given, limit_s=0.0)
-    assert made.status is PlanStatus.KEPT
-    assert made.as_dict() == given.kept()
+    assert made.status is PlanStatus.INCUMBENT
+    assert given.feasible(made.as_dict())
+    assert made.gap is not None
+    assert 0 < made.gap < 1e-3
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_if_time_is_worth_nothing_every_solver_lets_the_allocation_stay(solver: str) -> None:
+    installed(solver)
+    given = problem(9, candidate(5), candidate(2, low=2), candidate(0, low=3), t_fwd_s=0.0)
+    outcome = milp.solve(given, time.monotonic() + 60.0, solver)
+    assert outcome.proved
+    assert outcome.counts is not None
+    assert value(given, outcome.counts) == 0
+    assert milp.plan(given, 60.0, solver).objective == 0
+
+
+def test_a_plan_by_prices_that_the_solver_proves_is_optimal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dp, "ADDITIONS_PER_S", 0.0)
+    monkeypatch.setattr(milp, "NEGLIGIBLE_GAP", -1.0)
+    given = large_problem(100, 10, seed=3)
+    made = milp.plan(given, 60.0)
+    assert (made.status, made.gap) == (PlanStatus.OPTIMAL, 0.0)
+    assert made.objective == pytest.approx(dp.optimum(given).objective)
+    stays = problem(9, candidate(5), candidate(4))
+    assert (milp.plan(stays, 60.0).status, milp.plan(stays, 60.0).gap) == (PlanStatus.KEPT, 0.0)
+
+
+def test_the_bound_by_prices_counts_if_the_solver_knows_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program(tmp_path, monkeypatch, "exit 3")
+    monkeypatch.setattr(dp, "ADDITIONS_PER_S", 0.0)
+    monkeypatch.setattr(milp, "NEGLIGIBLE_GAP", -1.0)
+    made = milp.plan(large_problem(800, 35, seed=1), 10.0, "glpk")
+    assert made.gap is not None
+    assert 0 < made.gap < 1e-3
 
 
 def test_a_solve_that_is_cut_off_proves_nothing() -> None:

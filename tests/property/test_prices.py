@@ -1,0 +1,121 @@
+"""Plans by prices: feasible, never better than the optimum, within the bound, and close to it."""
+
+import math
+from dataclasses import replace
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.planners import problem as large_problem
+from pilot.core.curves.curve import Curve
+from pilot.core.ids import TrainerId
+from pilot.core.plan.problem import Candidate, Plan, PlanStatus, Problem
+from pilot.planners import dp, milp, prices
+from pilot.planners.choice import can_stay
+from tests.property.test_planners import problems
+from tests.unit.planners.problems import candidate, problem
+
+
+def made(given: Problem) -> Plan:
+    """The plan by prices, after checking what holds for all of them."""
+    plan = prices.plan(given, dp.optimum, "prices")
+    if plan.status is PlanStatus.KEPT:
+        assert can_stay(given)
+        assert plan.as_dict() == given.kept()
+    else:
+        assert given.feasible(plan.as_dict())
+    best = dp.plan(given).objective
+    slack = 1e-9 * max(1.0, abs(best), given.t_fwd_s * max(c.value_at(c.max_nodes) for c in given.candidates))
+    assert plan.objective <= best + slack
+    assert plan.gap is not None
+    assert plan.objective + plan.gap * max(1.0, abs(plan.objective)) >= best - slack
+    return plan
+
+
+@settings(max_examples=300, deadline=None)
+@given(problems())
+def test_small_problems_are_solved_exactly(problem: Problem) -> None:
+    """All of their trainers are near the price."""
+    best = dp.plan(problem).objective
+    scale = max(1.0, *(problem.t_fwd_s * c.value_at(n) for c in problem.candidates for n in range(c.max_nodes + 1)))
+    assert made(problem).objective == pytest.approx(best, rel=0, abs=1e-9 * scale)
+
+
+@settings(max_examples=200, deadline=None)
+@given(problems(most_trainers=8, most_nodes=40))
+def test_prices_alone_give_feasible_plans_within_the_bound(problem: Problem) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prices, "EXACT_WORK", 0)
+        made(problem)
+
+
+def crowd(seed: int, trainers: int, nodes: int, most: int) -> Problem:
+    """Trainers with minimums, sizes and curves of all shapes, some of them running."""
+    choose, free, candidates = Random(seed), nodes, []
+    for i in range(trainers):
+        low = choose.choice((1, 1, 2, 4, 8))
+        high = choose.randint(low, most)
+        sizes = tuple(n for n in (1, 2, 4, 8, 16, 32, 64) if low <= n <= high) if choose.random() < 0.3 else ()
+        points, rate, at = [], choose.uniform(1, 3), 1
+        while at <= high:
+            points.append((at, rate))
+            at, rate = at * 2, rate * choose.uniform(0.9, 2.0)
+        held = choose.choice(sizes) if sizes else choose.randint(low, high)
+        held = held if held <= free and choose.random() < 0.6 else 0
+        free -= held
+        candidates.append(Candidate(TrainerId(f"t{i}"), held, low, high, Curve.of(points), 20.0, 10.0, sizes))
+    return Problem(nodes, 120.0, tuple(candidates))
+
+
+@pytest.mark.parametrize("exact_work", [prices.EXACT_WORK / 100, 0])
+@pytest.mark.parametrize("seed", range(12))
+def test_a_crowd_gets_nearly_the_best(seed: int, exact_work: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prices, "EXACT_WORK", exact_work)
+    given = crowd(seed, trainers=60, nodes=50 + 60 * seed, most=40)
+    best = dp.plan(given).objective
+    assert made(given).objective >= (0.999 if exact_work else 0.99) * best
+
+
+def huge(seed: int) -> Problem:
+    """100,000 nodes, of which 1,000 are idle, and 500 trainers with up to 1,000 nodes each."""
+    small, choose, candidates = large_problem(100, 500, seed), Random(seed), []
+    for c in small.candidates:
+        candidates.append(replace(c, current_nodes=choose.randint(1, 400), max_nodes=1000))
+    return Problem(sum(c.current_nodes for c in candidates) + 1000, 120.0, tuple(candidates))
+
+
+def test_where_the_exact_planner_is_too_slow_no_node_idles(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = huge(seed=1)
+    assert given.nodes == pytest.approx(100_000, rel=0.05)
+    optimum = dp.optimum
+
+    def of_few(few: Problem, deadline_s: float = math.inf) -> Plan | None:
+        assert len(few.candidates) < 20, "the whole problem takes a minute"
+        return optimum(few, deadline_s)
+
+    monkeypatch.setattr(dp, "optimum", of_few)
+    plan = dp.plan(given, 10.0)
+    assert plan.status is PlanStatus.INCUMBENT
+    assert sum(plan.as_dict().values()) == given.nodes
+    assert plan.gap is not None
+    assert plan.gap < milp.NEGLIGIBLE_GAP
+    assert milp.plan(given, 10.0).counts == plan.counts, "no solver is needed for so little"
+
+
+def test_ending_nodes_are_left_alone_and_no_bound_is_claimed() -> None:
+    given = replace(problem(4, candidate(high=8), candidate(high=8)), ending=2, ends_in_s=60.0)
+    plan = prices.plan(given, dp.optimum, "prices")
+    assert sum(plan.as_dict().values()) == 4
+    assert plan.ending == ()
+    assert plan.gap is None
+
+
+@settings(max_examples=100, deadline=None)
+@given(problems(), st.floats(0, 12))
+def test_a_share_of_nodes_is_worth_no_more_than_the_hull(problem: Problem, nodes: float) -> None:
+    """Between two numbers of nodes the bound is at least as high as half of one and half of the other."""
+    ranked = prices.steps(problem)
+    below, at, above = (prices.relaxed(problem, ranked, n) for n in (nodes - nodes / 3, nodes, nodes + nodes / 3))
+    assert at >= (below + above) / 2 - 1e-9 * max(1.0, abs(above))
