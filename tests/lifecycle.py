@@ -140,6 +140,11 @@ EFFECTS = (
         "recent arrivals are planned for",
         "if trainers arrived that could be given nodes, and no problem was posed since",
     ),
+    Effect(
+        e.CurvesDue,
+        "that the last problem is half the forward-looking time old",
+        "if a rate measured since then shows that a curve in it was a guess, or has moved by more than its error",
+    ),
     Effect(e.DecisionDue, "that it is made, if plans are periodic", "if it is due"),
     Effect(e.ProfileDue, "its profile moves on to the next count, or ends", "if it was due"),
     Effect(study.StudySubmitted, "the study; plans may give nodes to trials of it", "always"),

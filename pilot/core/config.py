@@ -76,6 +76,7 @@ class State:
     settled: bool = False  #: the answer to ``problem`` was to change nothing
     solving: bool = False  #: a plan is being made
     asked_s: float = 0.0  #: when the last plan was asked for
+    outdated: str = ""  #: why the curves in the last problem no longer hold; "": they do
     awaited: bool = False  #: a periodic decision is being made
     decided_s: float = 0.0  #: when the last one was due
     draining: bool = False

@@ -64,7 +64,7 @@ class Coordinator(Planning):
                 return self._worker_exited(event)
             case events.Progress():
                 out = self._about_trainer(event)
-                self._plan_if_outdated(event.trainer)
+                self._note_outdated(event.trainer)
                 return out
             case events.PoolChanged():
                 return self._pool_changed(event)
@@ -99,6 +99,8 @@ class Coordinator(Planning):
                 return self._decide()
             case events.ArrivalsDue():
                 return self._plan_if(self.arrivals.close())
+            case events.CurvesDue():
+                return self._plan_if(self.outdated)
             case events.ProfileDue():
                 return self._plan_if(profiles.give_up(self.now_s, self._registry.open.get(event.trainer)))
             case events.NodeRetried():
@@ -181,6 +183,7 @@ class Coordinator(Planning):
                 yield trainer.profile.by_s, events.ProfileDue(trainer.id)
         if not self.draining:
             yield self.usage.due_s(), events.BudgetDue()
+            yield self._curves_due_s(), events.CurvesDue()
         for trainer in trainers:
             if trainer.usage.budget_s is not None and not trainer.stops:
                 yield trainer.usage.due_s(), events.BudgetDue(trainer.id)

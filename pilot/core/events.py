@@ -358,6 +358,11 @@ class ArrivalsDue:
 
 
 @dataclass(frozen=True, slots=True)
+class CurvesDue:
+    """The last problem is old enough for another one because measured rates differ from the curves in it."""
+
+
+@dataclass(frozen=True, slots=True)
 class ProfileDue:
     """The time for measuring ``trainer`` on its current node count is over."""
 
@@ -369,7 +374,7 @@ GroupEvent = GroupFormed | GroupBroken | GroupPaused | GroupStalled | GroupExami
 TrainerEvent = WorkerEvent | GroupEvent | CheckpointWritten | CheckpointPublished | ScriptChecked
 """About the workers and groups of one trainer."""
 
-TimeEvent = ArrivalsDue | BudgetDue | DecisionDue | NodeRetried | ProfileDue | ReservationDue | StudyDue
+TimeEvent = ArrivalsDue | BudgetDue | CurvesDue | DecisionDue | NodeRetried | ProfileDue | ReservationDue | StudyDue
 """Due by time alone."""
 
 PoolEvent = PoolChanged | PoolReopened | DrainRequested | EntriesLost | NodeCleared | PlanReady | PlanFailed

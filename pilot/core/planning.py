@@ -83,14 +83,20 @@ class Planning(Bookkeeping):
             for started in assign(self.pool, [trainer], {trainer.id: trainer.spec.min_nodes}, ending=soon).changed:
                 self._touch(started.id)
 
-    def _plan_if_outdated(self, trainer_id: TrainerId) -> None:
-        """Ask for another plan if the trainer scales otherwise than the last problem assumed, unless that is recent."""
+    def _note_outdated(self, trainer_id: TrainerId) -> None:
+        """Note if the trainer scales otherwise than the last problem assumed: then another one is due, as soon as that
+        is old enough."""
         trainer = self._registry.open.get(trainer_id)
-        due = self.now_s - self.asked_s >= self.config.t_fwd_s / CURVE_PLANS
-        if not due or trainer is None or trainer_id not in self._touched:
+        if trainer is None or trainer_id not in self._touched:
             return
         if not (trainer.held or trainer.shelved) and trainer.measured.moved:
-            self._replan = self._replan or f"trainer {trainer_id} scales differently than assumed"
+            self.outdated = self.outdated or f"trainer {trainer_id} scales differently than assumed"
+        if self._curves_due_s() <= self.now_s:
+            self._replan = self._replan or self.outdated
+
+    def _curves_due_s(self) -> float:
+        """When a plan is due because the curves in the last problem no longer hold."""
+        return self.asked_s + self.config.t_fwd_s / CURVE_PLANS if self.outdated else math.inf
 
     def _decision_due_s(self) -> float:
         """The next multiple of the period, while there are trainers."""
@@ -110,7 +116,7 @@ class Planning(Bookkeeping):
     # --- the problem ------------------------------------------------------------------------------------------------
 
     def _ask(self, reason: str) -> list[Command]:
-        self.asked_s = self.now_s
+        self.asked_s, self.outdated = self.now_s, ""
         problem = self._next_problem()
         if self.settled and problem == self.problem:
             self.awaited = False

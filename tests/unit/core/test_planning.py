@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import pytest
 
+from pilot.core.commands import Solve
 from pilot.core.config import CoordinatorConfig
 from pilot.core.coordinator import Coordinator
 from pilot.core.curves.curve import Curve
-from pilot.core.events import DrainRequested, ExitCause, PlanReady, PoolChanged, TrainerSubmitted, WorkerExited
+from pilot.core.events import (
+    CurvesDue,
+    DrainRequested,
+    ExitCause,
+    PlanReady,
+    PoolChanged,
+    TrainerSubmitted,
+    WorkerExited,
+)
 from pilot.core.ids import NodeId, TrainerId
 from pilot.core.plan.objective import throughput
 from pilot.core.plan.problem import Plan, PlanStatus
+from pilot.core.planning import CURVE_PLANS
 from pilot.core.pool.evidence import SetAside
 from pilot.core.study.events import StudySubmitted
-from pilot.core.trainer.spec import TrainerSpec
+from pilot.core.trainer.spec import Profiling, TrainerSpec
 from tests.property.test_studies import study
 from tests.property.world import World, generous_plan
 
@@ -97,3 +107,28 @@ def test_a_node_that_will_be_tried_again_soon_is_not_replaced(cause: ExitCause, 
     core.handle(1.0, WorkerExited(A, node, cause, "its folder: Stale file handle"))
     assert node in core.trainers[A].evidence.aside
     assert core.useless() == replaced
+
+
+def test_a_curve_that_has_moved_asks_for_a_plan_at_a_bounded_rate_though_nothing_else_happens() -> None:
+    world = World(CoordinatorConfig(t_fwd_s=100.0, objective=throughput))
+    world.join(2)
+    for name in (A, B):
+        world.submit(name, 1, 2, profile=Profiling.NEVER)
+        world.settle()
+    world.now_s += 1.0
+    asked_s = world.core.asked_s
+    world.step(A, 100.0)
+    assert world.core.due_s() == asked_s + 100.0 / CURVE_PLANS and world.core.due(world.now_s) == []
+    world.step(B, 5.0)
+    [due] = world.core.due(asked_s + 50.0)
+    assert due == CurvesDue()
+    world.now_s = asked_s + 50.0
+    world.send(due)
+    assert [solve.reason for solve in world.given(Solve)][-1] == "trainer a scales differently than assumed"
+    assert not any(isinstance(event, CurvesDue) for event in world.core.due(world.now_s + 1e6)), "both are learned"
+    world.settle()
+    world.step(A, 101.0)
+    assert world.core.outdated == "", "that is noise"
+    world.send(DrainRequested("it is over"))
+    world.core.outdated = "trainer a scales differently than assumed"
+    assert not any(isinstance(event, CurvesDue) for event in world.core.due(world.now_s + 1e6)), "no plan would follow"
