@@ -104,6 +104,7 @@ def print_tables(replays: Sequence[Replay], names: Sequence[str]) -> None:
     """Print the tables of all replays; nothing if no replay was started."""
     from pilot.research.sim.accounting import done_when
     from pilot.research.sim.metrics import U_IN_WORDS
+    from pilot.research.sim.remarks import remarks
 
     if not replays:
         return
@@ -125,6 +126,9 @@ def print_tables(replays: Sequence[Replay], names: Sequence[str]) -> None:
     _print_table(rows(replays, names))
     for unit in dict.fromkeys(replay.summary.unit for replay in replays):
         click.echo(U_IN_WORDS.format(unit=unit) + "\n")
+    for replay in replays:
+        for sentence in remarks(replay.summary):
+            click.echo(f"{_named(replay, names)}{sentence}\n")
     print_rows("Work lost to rescaling and preemption, mean per change of the pool:", _costs)
     print_rows("Mean times of trainers that have ended; waiting is time without nodes:", _times)
     if 1 < len(replays) <= MOST_COMPARED and all(replay.summary.completed >= DONE for replay in replays):

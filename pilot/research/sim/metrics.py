@@ -13,7 +13,7 @@ import numpy as np
 
 from pilot.core.ids import TrainerId
 from pilot.core.plan.problem import Candidate, Problem
-from pilot.planners import make
+from pilot.planners import make, prices
 from pilot.research.sim.accounting import Account, Accounting, times_of
 from pilot.research.sim.records import Admitted, Kind, Records
 from pilot.research.traces.fragments import Floats
@@ -26,6 +26,9 @@ U_IN_WORDS = (
     "A_s is the work of the same trainers on eq_nodes dedicated nodes: at each time the trainers that share the pool "
     "then, at their best total rate, without rescaling. Work is counted in {unit}."
 )
+BestRate = Callable[[Admitted, float], float]
+"""The best total rate of trainers on a number of nodes."""
+
 NODE_SECONDS = "node-seconds at the speed of one node"
 
 
@@ -36,6 +39,19 @@ class Bin:
     start_h: float  #: when it begins
     eq_nodes: float  #: the mean number of nodes in it
     efficiency: float | None  #: U; null: there was nothing to compare with
+
+
+@dataclass(frozen=True, slots=True)
+class Working:
+    """The time in which there was work: trainers shared the pool."""
+
+    hours: float  #: its length
+    eq_nodes: float  #: the mean number of nodes in it
+    efficiency: float | None  #: U of that time alone: A_s has its `eq_nodes`; null: there was nothing to compare with
+    #: the same if A_s may spend its node-hours on more nodes at a time, for less time; null: not needed, as no trainer
+    #: needs more than `eq_nodes`, and `efficiency` is at most 1
+    shared_efficiency: float | None
+    min_nodes: int  #: the largest minimum of a trainer
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +81,7 @@ class Summary:
     work: float  #: A_e (§4.1.2)
     static_work: float  #: A_s (§4.1.2)
     efficiency: float | None  #: U = A_e / A_s (§4.1.2); null: there was nothing to compare with
+    working: Working  #: U of the time in which there was work
     samples: float  #: processed by all trainers, whatever their kind
     used: float  #: share of node-time that trained
     preemption_per_event: float  #: work that preemptions cost, per change of the pool
@@ -123,6 +140,7 @@ def summarize(
         work=work * scale,
         static_work=static * scale,
         efficiency=work / static if static else None,
+        working=meter.working(work, spans),
         samples=sum(account.done for account in accounts.values()),
         used=_share(columns["used"], columns["pool"], spans),
         preemption_per_event=float(columns["preemption"].sum()) * per_event,
@@ -187,11 +205,26 @@ class IntegralMeter:
 
     def static_work(self, start_s: float, end_s: float) -> float:
         """A_s over [start_s, end_s): the work of the same trainers on dedicated nodes."""
-        nodes, held_s = self.eq_nodes(start_s, end_s), dict[Admitted, float]()
-        for span_s, admitted in zip(self.spans(start_s, end_s), self._records.admitted, strict=True):
+        return self._static_work(self.spans(start_s, end_s), self.eq_nodes(start_s, end_s), self.best_rate)
+
+    def _static_work(self, spans: Floats, nodes: float, rate: BestRate) -> float:
+        held_s = dict[Admitted, float]()
+        for span_s, admitted in zip(spans, self._records.admitted, strict=True):
             if span_s > 0:
                 held_s[admitted] = held_s.get(admitted, 0.0) + float(span_s)
-        return sum(self.best_rate(admitted, nodes) * seconds for admitted, seconds in held_s.items())
+        return sum(rate(admitted, nodes) * seconds for admitted, seconds in held_s.items())
+
+    def working(self, work: float, spans: Floats) -> Working:
+        """U over the parts of ``spans`` in which trainers shared the pool: all ``work`` was done there."""
+        busy = spans * [bool(admitted) for admitted in self._records.admitted]
+        busy_s = float(busy.sum())
+        nodes = float(self._pool @ busy) / busy_s if busy_s else 0.0
+        static = self._static_work(busy, nodes, self.best_rate)
+        most = max((kind.min_nodes for kind in self._records.curves), default=0)
+        unfair = most > nodes or work > static * (1 + 1e-9)
+        shared = self._static_work(busy, nodes, self._shared_rate) if unfair else 0.0
+        u, shared_u = (work / total if total else None for total in (static, shared))
+        return Working(busy_s / 3600, nodes, u, shared_u, most)
 
     def best_rate(self, admitted: Admitted, nodes: float) -> float:
         """The best total rate of ``admitted`` on ``nodes`` nodes; linear between integers."""
@@ -201,10 +234,18 @@ class IntegralMeter:
 
     def _best_rate(self, admitted: Admitted, nodes: int) -> float:
         if (admitted, nodes) not in self._best:
-            trainers = [kind for kind, count in admitted for _ in range(count)]
-            candidates = tuple(self._candidate(index, kind) for index, kind in enumerate(trainers))
-            self._best[admitted, nodes] = self._plan(Problem(nodes, 1.0, candidates)).objective
+            self._best[admitted, nodes] = self._plan(Problem(nodes, 1.0, self._candidates(admitted))).objective
         return self._best[admitted, nodes]
+
+    def _shared_rate(self, admitted: Admitted, nodes: float) -> float:
+        """The best mean total rate on ``nodes`` nodes on average, at most as many at a time as the pool ever had."""
+        most = int(self._pool.max())
+        problem = Problem(most, 1.0, self._candidates(admitted))
+        return prices.relaxed(problem, prices.steps(problem), nodes)
+
+    def _candidates(self, admitted: Admitted) -> tuple[Candidate, ...]:
+        trainers = [kind for kind, count in admitted for _ in range(count)]
+        return tuple(self._candidate(index, kind) for index, kind in enumerate(trainers))
 
     def _candidate(self, index: int, kind: Kind) -> Candidate:
         curve = self._records.curves[kind]
@@ -249,9 +290,6 @@ def _mean(values: Floats | Sequence[float]) -> float | None:
 
 GOOD = 0.9
 """The share of the oracle's rate that counts as good."""
-
-BestRate = Callable[[Admitted, float], float]
-"""The best total rate of trainers on a number of nodes."""
 
 
 def to_oracle_s(

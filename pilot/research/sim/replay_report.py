@@ -14,6 +14,7 @@ from pilot.history.figures import label, svg
 from pilot.history.pages import figure, page, paragraph, table
 from pilot.history.words import amount, duration, node_count
 from pilot.research.sim.metrics import U_IN_WORDS, returns_on_rescale
+from pilot.research.sim.remarks import remarks
 from pilot.research.sim.sweep import Replay
 from pilot.research.traces.text_files import write_text
 
@@ -176,4 +177,5 @@ def sentences(replay: Replay) -> list[str]:
         lines.append(f"Then its budget of {budget:g} node-hours was used up, and the pool drained.")
     elif budget is not None:
         lines.append(f"Of its budget of {budget:g} node-hours {summary.node_hours / budget:.0%} was used.")
+    lines += remarks(summary)
     return lines if summary.complete else [*lines, "The replay was interrupted before the end of the trace."]

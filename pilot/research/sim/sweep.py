@@ -33,6 +33,7 @@ from pilot.research.sim.driver import Completions, SimConfig, Simulation
 from pilot.research.sim.knowledge import TRUTH, Knowledge, ReadCurves, objective_name
 from pilot.research.sim.metrics import U_IN_WORDS, Summary, summarize
 from pilot.research.sim.records import SolveRecord
+from pilot.research.sim.remarks import remarks
 from pilot.research.traces.changes import Change, read_changes, still_pool, with_ends
 from pilot.research.traces.fragments import Floats
 from pilot.research.traces.workload import Mishaps, WorkloadRow, befallen, read_curves, read_workload
@@ -116,6 +117,7 @@ class ReplayAnswer(Answer, frozen=True):
     case: Case  #: the replay's options
     summary: Summary  #: its results
     efficiency_is: str  #: the definition of `efficiency`, in words
+    remarks: list[str]  #: what to know when reading the numbers
 
 
 class ReplayList(Answer, frozen=True):
@@ -127,7 +129,12 @@ class ReplayList(Answer, frozen=True):
     def of(cls, replays: Iterable[Replay]) -> ReplayList:
         """The printed part of ``replays``."""
         answers = [
-            ReplayAnswer(case=r.case, summary=r.summary, efficiency_is=U_IN_WORDS.format(unit=r.summary.unit))
+            ReplayAnswer(
+                case=r.case,
+                summary=r.summary,
+                efficiency_is=U_IN_WORDS.format(unit=r.summary.unit),
+                remarks=remarks(r.summary),
+            )
             for r in replays
         ]
         return cls(replays=answers)

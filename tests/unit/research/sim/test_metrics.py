@@ -105,3 +105,55 @@ def test_a_replay_without_trainers_has_no_u() -> None:
     summary, _ = replay([Change(0.0, joined=NODES)], late, 3600.0)
     assert summary.efficiency is None
     assert summary.used == 0.0
+
+
+def test_hours_after_the_last_trainer_do_not_count_as_work() -> None:
+    """The pool grows when there is no one left to train: A_s then has nodes that no trainer ever had."""
+    changes = [Change(0.0, joined=NODES[:20]), Change(3600.0, joined=NODES[20:])]
+    summary, _ = replay(changes, trainers(10, [Curve.proportional(5)], samples=18000.0), 7200.0)
+    assert summary.completed == 10
+    assert summary.efficiency is not None
+    assert summary.efficiency < 0.5
+    assert summary.working.efficiency == pytest.approx(1.0)
+    assert (summary.working.hours, summary.working.eq_nodes) == (pytest.approx(0.5), 20.0)
+
+
+def test_with_trainers_at_all_times_the_working_time_is_the_whole() -> None:
+    """Hours without nodes count: there was work to do."""
+    changes = [Change(0.0, joined=NODES[:20]), Change(1800.0, left=NODES[:20])]
+    summary, _ = replay(changes, trainers(10, [SHUFFLENET]), 3600.0)
+    assert summary.working.hours == 1.0
+    assert summary.working.efficiency == summary.efficiency
+    assert summary.working.shared_efficiency is None
+
+
+def bursts(count: int, nodes: int, length_s: float = 900.0) -> list[Change]:
+    """``nodes`` nodes at the begin of each hour."""
+    ends = [(3600.0 * k, 3600.0 * k + length_s) for k in range(count)]
+    changes = [(Change(start_s, joined=NODES[:nodes]), Change(end_s, left=NODES[:nodes])) for start_s, end_s in ends]
+    return [change for pair in changes for change in pair]
+
+
+def wide(least: int) -> list[WorkloadRow]:
+    spec = TrainerSpec(TrainerId("t"), min_nodes=least, curve=SHUFFLENET, fixed_curve=True)
+    return [WorkloadRow(spec, 0.0, 1e12, 0)]
+
+
+def test_a_minimum_above_eq_nodes_has_a_reference_that_can_run_it() -> None:
+    summary, _ = replay(bursts(4, 16), wide(least=8), 4 * 3600.0)
+    assert summary.eq_nodes == 4.0
+    assert summary.efficiency is None, "4 dedicated nodes cannot run it at all"
+    assert summary.working.min_nodes == 8
+    # A quarter of the time on 16 nodes would be worth half of the time on 8, if the curve were straight.
+    best = max(SHUFFLENET.at(n) / n for n in range(8, 17)) * 4 * 4 * 3600.0
+    assert summary.working.shared_efficiency == pytest.approx(summary.work / best)
+    assert 0.9 < summary.work / best < 1.0
+
+
+def test_u_above_one_has_a_reference_that_it_does_not_exceed() -> None:
+    """Between 7 and 8 dedicated nodes the reference is worth next to nothing."""
+    summary, _ = replay(bursts(4, 29), wide(least=8), 4 * 3600.0)
+    assert summary.efficiency is not None
+    assert summary.efficiency > 2
+    assert summary.working.shared_efficiency is not None
+    assert summary.working.shared_efficiency < 1
