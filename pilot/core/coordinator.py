@@ -69,7 +69,7 @@ class Coordinator(Planning):
             case events.PoolChanged():
                 return self._pool_changed(event)
             case events.TrainerSubmitted():
-                return self._arrived(self._registry.submit(event.spec, self.config.charge_factor))
+                return self._arrived(self._registry.submit(event.spec, self.config.charge_factor, self.now_s))
             case events.TrainerResumed():
                 return self._arrived(self._registry.resume(event, self.config.charge_factor))
             case events.TrainerReleased():

@@ -134,7 +134,7 @@ class Planning(Bookkeeping):
         admitted, config, reserved = self.admitted(), self.config, self._studies.reserved
         free = self.pool.usable - reserved - sum(len(trainer.target) for trainer in admitted)
         trainers = admitted + self._offers(max(1, free))
-        learn([trainer.measured for trainer in trainers], self.priors)
+        learn([trainer.measured for trainer in trainers], self.priors, self.now_s)
         weights = self._studies.weights(self.now_s, self.pool.usable, trainers)
         known = self.priors, self.costs, self.changes.useful_s(self.now_s), config.objective, weights
         pins = profiles.Profiler(self.now_s, self.pool.usable - reserved, admitted, *known).pins()

@@ -67,12 +67,13 @@ WIDE = Priors(Normal(-6.0, 2.5), Normal(-3.5, 1.4))
 @dataclass(frozen=True, slots=True)
 class MeasuredRate:
     """``per_s`` (samples/s, greater than 0) was measured on ``nodes`` nodes, with a relative standard deviation
-    ``error``.
+    ``error``, in ``visits`` separate visits to this count (2: or more; 0: by another trainer of the same script).
     """
 
     nodes: float
     per_s: float
     error: float = 0.0
+    visits: int = 1
 
     @property
     def weight(self) -> float:
@@ -223,7 +224,7 @@ def _bounded(at: float, step: float) -> float:
 
 
 GIVEN_ERROR = 0.1
-"""The relative error that is assumed of a user's curve."""
+"""The relative error that is assumed of a user's curve, until measured rates contradict its shape."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +235,8 @@ class Estimate:
     per_s: float  #: samples per second
     error: float  #: its relative standard deviation; 0: it is taken as given
     measured: bool  #: whether it was measured on this many nodes
+    by_other: bool = False  #: whether another trainer of its script was measured on them
+    age_s: float | None = None  #: how long ago it was last measured; null: it was not
 
 
 @lru_cache(maxsize=128)
@@ -254,7 +257,7 @@ def estimates(points: tuple[MeasuredRate, ...], given: Curve | None, priors: Pri
     of_given = map(math.ceil, given.nodes[1:]) if given is not None else ()
     for nodes in sorted({most, *doublings, *measured, *of_given}):
         if (point := measured.get(nodes)) is not None:
-            found.append(Estimate(nodes, point.per_s, point.error, measured=True))
+            found.append(Estimate(nodes, point.per_s, point.error, point.visits > 0, by_other=not point.visits))
             continue
         per_s = shape(nodes) * math.exp(_between(ratios, nodes))
         if given is None:
@@ -273,7 +276,8 @@ def _shape(
 ) -> tuple[Callable[[float], float], Callable[[float], float]]:
     """The rate by node count, up to a factor, and its relative error."""
     if given is not None:
-        return given.at, lambda _nodes: GIVEN_ERROR
+        off = [math.log(p.per_s / at) for p in points if (at := given.at(p.nodes)) > 0] or [0.0]
+        return given.at, lambda _nodes: math.hypot(GIVEN_ERROR, max(off) - min(off))
     made = fit(points, priors)
     return made.per_s, made.error
 

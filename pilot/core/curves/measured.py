@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import geometric_mean, median
 
 from pilot.core.curves.curve import Curve, is_rate
 from pilot.core.curves.curve_model import ON_SUMMIT, Estimate, MeasuredRate, Priors, curve_of, estimates, priors_of
+from pilot.core.curves.points import SCALE, TWICE, drifted, for_another, joined, settled
 from pilot.core.trainer.spec import TrainerSpec
 
 KEPT_COSTS = 5
@@ -21,8 +22,17 @@ KEPT_OF_POOL = 20
 NOISE = 0.1
 """Relative standard deviation of a rate measured over one second; over t seconds it is this over sqrt(t)."""
 
-MEMORY_S = 300.0
-"""A rate is the mean over this time, so that it follows a script whose speed changes."""
+VISIT = 0.02
+"""The relative standard deviation between visits to a count, until two were made: other nodes, other load. It counts as
+this many (:data:`SEEN`) differences that were seen."""
+
+SEEN = 2.0
+
+SETTLED = 0.03
+"""A second visit counts as one once its noise is this small."""
+
+SCATTER_REPORTS = 30
+"""The scatter of reports is averaged over about this many."""
 
 LONGEST_S = 30.0
 """Longer times between two reports count only as this much, because the trainer may have stood still."""
@@ -36,21 +46,39 @@ LEAST_MOVE = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """``per_s`` samples per second, measured over ``seconds``."""
+    """``per_s`` samples per second, last seen at ``seen_s``: a filtered random walk (Kalman's filter, of logarithms).
+
+    ``variance``: of the noise in it, at that time; ``before_per_s``: what the visit before measured (0: there was none)
+    """
 
     per_s: float
-    seconds: float
+    variance: float
+    seen_s: float
+    before_per_s: float = 0.0
+
+    def error(self, now_s: float, scatter: float) -> float:
+        """The relative standard deviation of the rate that another visit would find, if reports scatter ``scatter``
+        times as much as assumed."""
+        apart = math.log(self.per_s / self.before_per_s) if self.before_per_s else 0.0
+        visits = (SEEN * VISIT**2 + apart**2 / 2) / (SEEN + (self.before_per_s > 0))
+        return drifted(math.sqrt(scatter * self.variance + visits), now_s - self.seen_s)
 
     @property
-    def error(self) -> float:
-        """The relative standard deviation of the rate."""
-        return NOISE / math.sqrt(self.seconds)
+    def visits(self) -> int:
+        """In how many visits it was measured: one or two."""
+        return TWICE if self.before_per_s and self.variance <= SETTLED**2 else 1
 
-    def and_then(self, per_s: float, seconds: float) -> Rate:
-        """Combined with a later measurement: the mean of the logarithms, weighted by time."""
-        total_s = self.seconds + seconds
-        ratio = (per_s / self.per_s) ** (seconds / total_s)
-        return Rate(self.per_s * ratio, min(total_s, MEMORY_S))
+    def again(self, error: float) -> Rate:
+        """The rate as another visit begins, with its ``error`` at that time."""
+        return Rate(self.per_s, error**2, self.seen_s, self.per_s)
+
+    def and_then(self, now_s: float, per_s: float, seconds: float) -> tuple[Rate, float]:
+        """Combined with a later measurement over ``seconds``; and how far that is off, in expected variances."""
+        variance = drifted(math.sqrt(self.variance), now_s - self.seen_s) ** 2
+        off, noise = math.log(per_s / self.per_s), NOISE**2 / seconds
+        gain = variance / (variance + noise)
+        new = Rate(self.per_s * math.exp(gain * off), (1 - gain) * variance, now_s, self.before_per_s)
+        return new, off**2 / (variance + noise)
 
 
 @dataclass(slots=True)
@@ -84,8 +112,10 @@ class Measured:
     _spec: TrainerSpec
     wipeouts: int = 0
     _rates: dict[int, Rate] = field(default_factory=dict)
-    _rated_on: int = 0
+    _visit: tuple[int, int] = (0, 0)
     _rated_s: float = 0.0
+    _now_s: float = 0.0
+    _scatter: float = 1.0
     _costs: RescaleCosts = field(default_factory=lambda: RescaleCosts(KEPT_COSTS))
     _writes_s: list[float] = field(default_factory=list)
     _trained_s: float = 0.0
@@ -102,7 +132,7 @@ class Measured:
     @property
     def guessed(self) -> bool:
         """Whether no curve was given and no rate measured: then the curve is in units of one node's rate."""
-        return self._spec.curve is None and not self._rates
+        return self._spec.curve is None and not self._rates and not self._spec.known
 
     @property
     def estimates(self) -> tuple[Estimate, ...]:
@@ -112,12 +142,29 @@ class Measured:
             return tuple(
                 Estimate(math.ceil(n), given.at(math.ceil(n)), error=0.0, measured=False) for n in given.nodes[1:]
             )
-        return estimates(self.points, given, self._priors, self._spec.max_nodes)
+        ages_s = {nodes: self._now_s - rate.seen_s for nodes, rate in self._rates.items()}
+        unscaled = 0.0 if self._rates or not self._spec.known else SCALE
+        found = estimates(self.points, given, self._priors, self._spec.max_nodes)
+        return tuple(replace(e, error=math.hypot(e.error, unscaled), age_s=ages_s.get(e.nodes)) for e in found)
 
     @property
     def points(self) -> tuple[MeasuredRate, ...]:
-        """The measured rates with their errors, by node count."""
-        return tuple(MeasuredRate(nodes, rate.per_s, rate.error) for nodes, rate in sorted(self._rates.items()))
+        """The measured rates with their errors, by node count: its own, and where it has none those of another trainer
+        of its script."""
+        own = [
+            MeasuredRate(nodes, rate.per_s, rate.error(self._now_s, self._scatter), rate.visits)
+            for nodes, rate in sorted(self._rates.items())
+        ]
+        return settled(joined(own, self._spec.known, self._priors), self._priors, newest=self._visit[0])
+
+    @property
+    def own(self) -> tuple[MeasuredRate, ...]:
+        """Its own measured rates."""
+        return tuple(point for point in self.points if point.visits)
+
+    def for_another(self, now_s: float) -> tuple[MeasuredRate, ...]:
+        """What another trainer of its script begins with."""
+        return for_another(self.own, now_s - self._now_s)
 
     @property
     def curve(self) -> Curve:
@@ -136,23 +183,16 @@ class Measured:
         """Whether measurements contradict the curve of the last plan, or that curve was a guess."""
         if self._planned is None or self._spec.fixed_curve or not self._rates:
             return False
-        return self._guessed or any(self._differs(self._planned.at(n), rate) for n, rate in self._rates.items())
+        return self._guessed or any(_differs(self._planned.at(e.nodes), e) for e in self.estimates if e.measured)
 
-    def _differs(self, planned: float, rate: Rate) -> bool:
-        return planned <= 0 or abs(math.log(rate.per_s / planned)) > max(LEAST_MOVE, 2 * rate.error)
-
-    def learn(self, usual_per_s: float = 1.0, priors: Priors = ON_SUMMIT) -> None:
+    def learn(self, usual_per_s: float = 1.0, priors: Priors = ON_SUMMIT, now_s: float = 0.0) -> None:
         """Update the curve to plan with, before a plan is asked for, if it has moved. Without any measurement one node
         is assumed to do ``usual_per_s``; ``priors`` are the pool's."""
-        self._priors = priors
+        self._priors, self._now_s = priors, max(self._now_s, now_s)
         if self.guessed:
             self._planned, self._guessed = self.curve.scaled(usual_per_s), True
         elif self._planned is None or self.moved:
             self._planned, self._guessed = self.curve, False
-
-    def curve_for(self, most: int) -> Curve:
-        """The expected curve of another trainer of the same script, on up to ``most`` nodes."""
-        return curve_of(estimates(self.points, self._spec.curve, self._priors, most))
 
     def rescale_s(self, pool: RescaleCosts, *, up: bool) -> float:
         """R_j^up, or R_j^dw (FreeTrain eq. 13): the trainer's own; else that of others in its ``pool``, unless the user
@@ -186,17 +226,24 @@ class Measured:
         self._writes_s.append(alone_s)
         del self._writes_s[:-KEPT_COSTS]
 
-    def rate(self, now_s: float, nodes: int, samples_per_s: float) -> None:
-        """Add a rate measured on ``nodes`` nodes at ``now_s``. A falling curve is valid; a rate of 0, or one that no
-        machine can have, is ignored.
+    def rate(self, now_s: float, nodes: int, samples_per_s: float, generation: int = 0) -> None:
+        """Add a rate that a group measured on ``nodes`` nodes at ``now_s``. A falling curve is valid; a rate of 0, or
+        one that no machine can have, is ignored.
         """
         if samples_per_s <= 0 or not is_rate(samples_per_s):
             return
-        since_s = now_s - self._rated_s if nodes == self._rated_on else 0.0
-        seconds = min(max(since_s, FIRST_S), LONGEST_S)
-        before = self._rates.get(nodes)
-        self._rates[nodes] = before.and_then(samples_per_s, seconds) if before else Rate(samples_per_s, FIRST_S)
-        self._rated_on, self._rated_s = nodes, now_s
+        before, visit = self._rates.get(nodes), (nodes, generation)
+        self._now_s = now_s
+        if before is None:
+            self._rates[nodes] = Rate(samples_per_s, NOISE**2 / FIRST_S, now_s)
+        elif visit != self._visit:
+            error = next(point.error for point in self.points if point.nodes == nodes)
+            self._rates[nodes], _ = before.again(error).and_then(now_s, samples_per_s, FIRST_S)
+        else:
+            seconds = min(max(now_s - self._rated_s, FIRST_S), LONGEST_S)
+            self._rates[nodes], off = before.and_then(now_s, samples_per_s, seconds)
+            self._scatter = max(1.0, self._scatter + (min(off, SCATTER_REPORTS) - self._scatter) / SCATTER_REPORTS)
+        self._visit, self._rated_s = visit, now_s
 
     def cost(self, grew: bool, seconds: float) -> None:
         """Add the cost of a rescale up (``grew``) or down."""
@@ -204,15 +251,19 @@ class Measured:
             self._costs.note(up=grew, seconds=seconds)
 
 
+def _differs(planned: float, now: Estimate) -> bool:
+    return planned <= 0 or abs(math.log(now.per_s / planned)) > max(LEAST_MOVE, 2 * now.error)
+
+
 def experience(trainers: Sequence[Measured], at_first: Priors, before: Priors) -> Priors:
     """Return the pool's priors for the next trainer, from the newest of ``trainers`` that were measured on two counts
     or more; ``at_first``, ``before``: its priors when it came up, and until now.
     """
-    measured = [points for trainer in trainers if len(points := trainer.points) > 1]
+    measured = [points for trainer in trainers if len(points := trainer.own) > 1]
     return priors_of(measured[-KEPT_OF_POOL:], at_first, start=before, rounds=2) if measured else before
 
 
-def learn(trainers: Sequence[Measured], priors: Priors) -> None:
+def learn(trainers: Sequence[Measured], priors: Priors, now_s: float) -> None:
     """Update the curves of ``trainers`` before a plan; ``priors`` are the pool's.
 
     A trainer without a rate is assumed to be as fast on one node as the geometric mean of the others: otherwise it
@@ -220,8 +271,8 @@ def learn(trainers: Sequence[Measured], priors: Priors) -> None:
     """
     known = [trainer for trainer in trainers if not trainer.guessed]
     for trainer in known:
-        trainer.learn(priors=priors)
+        trainer.learn(priors=priors, now_s=now_s)
     rates = [rate for trainer in known if (rate := trainer.planned.single_node_rate()) > 0]
     for trainer in trainers:
         if trainer.guessed:
-            trainer.learn(geometric_mean(rates or [1.0]), priors)
+            trainer.learn(geometric_mean(rates or [1.0]), priors, now_s)

@@ -46,7 +46,7 @@ class Profile:
     @classmethod
     def of(cls, spec: TrainerSpec) -> Profile:
         """The profile of a newly submitted trainer: none if it is not wanted, or if its curve is known."""
-        known = spec.curve is not None and not spec.reprofile
+        known = bool(spec.curve or spec.known) and not spec.reprofile
         return cls(wanted=not known and spec.max_nodes >= least_top(spec))
 
     @property

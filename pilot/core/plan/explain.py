@@ -101,20 +101,27 @@ def _neighbours(candidate: Candidate, nodes: int) -> tuple[int, int, int]:
     return smaller, nodes, min((n for n in candidate.sizes if n > nodes), default=nodes + 1)
 
 
-def rate_sentences(known: Sequence[Estimate], *, guessed: bool, curve_from: str = "") -> list[str]:
-    """A trainer's rates (measured, estimated or given) in words; ``curve_from`` had the curve that it began with."""
+AGED_S = 600.0
+"""The age of a measured rate is said from here on."""
+
+
+def rate_sentences(known: Sequence[Estimate], *, guessed: bool, known_from: str = "") -> list[str]:
+    """A trainer's rates (measured, estimated or given) in words; ``known_from``: the trainer whose rates it began
+    with."""
     if guessed:
         return ["Its rate has not been measured yet: plans assume that it scales like a typical trainer."]
     measured = [e for e in known if e.measured]
-    others = [e for e in known if not e.measured]
-    words = [("measured", measured), ("given" if others and others[0].error == 0 else "estimated", others)]
-    rates = [f"Samples per second, {word}: {', '.join(map(_rate, found))}." for word, found in words if found]
-    return [*rates, f"It started with the curve of the same script, measured by {curve_from}."] if curve_from else rates
+    by_other = [e for e in known if e.by_other]
+    others = [e for e in known if not e.measured and not e.by_other]
+    given = "given" if others and others[0].error == 0 else "estimated"
+    words = [("measured", measured), (f"measured by {known_from} of the same script", by_other), (given, others)]
+    return [f"Samples per second, {word}: {', '.join(map(_rate, found))}." for word, found in words if found]
 
 
 def _rate(of: Estimate) -> str:
     error = f" ± {of.error:.0%}" if of.error else ""
-    return f"{_number(of.per_s)}{error} on {_nodes(of.nodes)}"
+    age = f" ({of.age_s / 3600:.1f} h ago)" if of.age_s is not None and of.age_s >= AGED_S else ""
+    return f"{_number(of.per_s)}{error} on {_nodes(of.nodes)}{age}"
 
 
 def _nodes(count: int) -> str:

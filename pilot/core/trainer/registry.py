@@ -24,27 +24,27 @@ class Registry:
         self.trainers, self.past = trainers, past
         self.open = {trainer.id: trainer for trainer in trainers.values() if trainer.open}
 
-    def submit(self, spec: TrainerSpec, charge_factor: float) -> Trainer:
-        """Add a new trainer, the last in order."""
+    def submit(self, spec: TrainerSpec, charge_factor: float, now_s: float = 0.0) -> Trainer:
+        """Add a new trainer, the last in order. Rates that it takes over from another one age until ``now_s``."""
         if spec.trainer in self.trainers or spec.trainer in self.past:
             raise InvariantError(f"trainer {spec.trainer} was submitted twice")
         usage = Usage(seconds(spec.budget_node_hours, charge_factor))
-        spec = self._with_known_curve(spec)
+        spec = self._with_known_rates(spec, now_s)
         trainer = Trainer(spec, Measured(spec), generation=spec.starts_after, usage=usage)
         trainer.profile, trainer.proof = Profile.of(spec), Proof.of(spec)
         self.trainers[spec.trainer] = self.open[spec.trainer] = trainer
         return trainer
 
-    def _with_known_curve(self, spec: TrainerSpec) -> TrainerSpec:
-        """With the curve of the newest trainer of the same script that was measured on two counts or more, unless it
-        has a better one or is to be measured itself."""
-        if not spec.script or spec.reprofile or (spec.curve is not None and not spec.curve_from):
+    def _with_known_rates(self, spec: TrainerSpec, now_s: float) -> TrainerSpec:
+        """With the rates of the newest trainer of the same script that was measured on two counts or more, unless it
+        has a curve or is to be measured itself."""
+        if not spec.script or spec.reprofile or spec.curve is not None:
             return spec
         alike = (t for t in reversed(self.trainers.values()) if t.spec.script == spec.script)
-        known = next((t for t in alike if len(t.measured.rates) > 1), None)
-        if known is None:
+        other = next((t for t in alike if len(t.measured.rates) > 1), None)
+        if other is None:
             return spec
-        return replace(spec, curve=known.measured.curve_for(spec.max_nodes), curve_from=f"trainer {known.id}")
+        return replace(spec, known=other.measured.for_another(now_s), known_from=f"trainer {other.id}")
 
     def close(self, trainer_id: TrainerId, outcome: Outcome, reason: str) -> Trainer | None:
         """End a trainer; None if it had ended before, or does not exist."""

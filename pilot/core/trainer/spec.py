@@ -9,6 +9,7 @@ from enum import StrEnum
 from itertools import pairwise
 
 from pilot.core.curves.curve import RATES, Curve, is_rate
+from pilot.core.curves.curve_model import MeasuredRate
 from pilot.core.errors import UserError
 from pilot.core.ids import NO_GENERATION, NO_UID, Generation, TrainerId, TrainerUid
 
@@ -72,7 +73,9 @@ class TrainerSpec:
     profile: Profiling = Profiling.NEVER  #: whether it is profiled if its curve is not known
     reprofile: bool = False  #: profile it even though its curve is known
     script: str = ""  #: identifies its script; trainers of one script are assumed to scale alike. "": not known
-    curve_from: str = ""  #: the trainer that measured its ``curve``, for users; "": the user gave it
+    #: measured rates of another trainer of its script, by node count, where it has none of its own
+    known: tuple[MeasuredRate, ...] = ()
+    known_from: str = ""  #: that trainer, for users
     check: Checking = Checking.OFF  #: whether its script is checked before it grows
     unchecked: str = ""  #: why its script cannot be checked where it runs; "": nothing is known to prevent it
 

@@ -388,7 +388,7 @@ def _progress(now_s: float, trainer: Trainer, event: events.Progress) -> Noted |
         trainer.total_samples = event.total_samples
     beside_check = trainer.proof.node in trainer.group.members
     if event.samples_per_s is not None and not beside_check:
-        trainer.measured.rate(now_s, len(trainer.group.members), event.samples_per_s)
+        trainer.measured.rate(now_s, len(trainer.group.members), event.samples_per_s, event.generation)
     if event.rescale_s is not None:
         trainer.measured.cost(trainer.grew, event.rescale_s)
     if (alike := trainer.evidence.compared(event.step)) and trainer.evidence.doubted(Stage.JOIN):

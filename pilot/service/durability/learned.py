@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -18,7 +19,8 @@ from typing import Annotated
 import msgspec
 
 from pilot.core.curves.curve import RATES
-from pilot.core.curves.curve_model import ON_SUMMIT, MeasuredRate, Priors, curve_of, estimates, priors_of
+from pilot.core.curves.curve_model import ON_SUMMIT, MeasuredRate, Priors, priors_of
+from pilot.core.curves.points import for_another
 from pilot.core.ids import TrainerUid
 from pilot.core.trainer.spec import NODES_MAX, TrainerSpec
 from pilot.core.trainer.trainer import Trainer
@@ -55,6 +57,7 @@ class Learned:
     folder: Path | None  #: where they are stored; None: nowhere
     site: str  #: its name
     found: dict[str, Measurement] = field(default_factory=dict)  #: by uid, oldest first
+    written_s: dict[str, float] = field(default_factory=dict)  #: by uid, when (Unix time)
     priors: Priors = ON_SUMMIT  #: the expectation of a trainer on this site before it is measured
     #: on how many node counts each trainer was measured and whether it had ended, at the last :meth:`changes`
     stored: dict[TrainerUid, tuple[int, bool]] = field(default_factory=dict)
@@ -67,27 +70,29 @@ class Learned:
             with suppress(OSError, msgspec.DecodeError):
                 content = read_regular(path, BYTES_MOST)
                 learned.found[path.stem] = msgspec.json.decode(content, type=Measurement)
-        if known := [measurement.known() for measurement in learned.found.values()]:
-            learned.priors = priors_of(known, ON_SUMMIT, rounds=5)
+                learned.written_s[path.stem] = path.stat().st_mtime
+        scripts = {measurement.script: measurement.known() for measurement in learned.found.values()}
+        if scripts:  # each script counts once, however often it ran
+            learned.priors = priors_of(list(scripts.values()), ON_SUMMIT, rounds=5)
         return learned
 
-    def with_curve(self, spec: TrainerSpec) -> TrainerSpec:
-        """``spec`` with the curve of the newest trainer with the same script, unless it has a curve or asks to be
+    def with_known(self, spec: TrainerSpec) -> TrainerSpec:
+        """``spec`` with the rates of the newest trainer with the same script, unless it has a curve or asks to be
         measured."""
         if spec.curve is not None or spec.reprofile or not spec.script:
             return spec
-        known = next((m for m in reversed(self.found.values()) if m.script == spec.script), None)
-        if known is None:
+        uid = next((uid for uid in reversed(self.found) if self.found[uid].script == spec.script), None)
+        if uid is None:
             return spec
-        curve = curve_of(estimates(known.known(), None, self.priors, spec.max_nodes))
-        return replace(spec, curve=curve, curve_from=f"an earlier trainer on {self.site}")
+        known = for_another(self.found[uid].known(), time.time() - self.written_s.get(uid, 0.0))
+        return replace(spec, known=known, known_from=f"an earlier trainer on {self.site}")
 
     def changes(self, trainers: Iterable[Trainer]) -> list[tuple[TrainerUid, Measurement]]:
         """The measurements to write, of trainers measured on two node counts or more: those with a new count, and those
         that have ended since the last call."""
         found = []
         for trainer in trainers:
-            points, uid = trainer.measured.points, trainer.spec.uid
+            points, uid = trainer.measured.own, trainer.spec.uid
             state = len(points), trainer.outcome is not None
             if len(points) > 1 and trainer.spec.script and self.stored.get(uid) != state:
                 self.stored[uid] = state

@@ -147,7 +147,7 @@ class Api:
         self._refuse_when_draining()
         trainer = self._name(given.name, replaces=given.replace)
         spec = given.spec(trainer, TrainerUid(secrets.token_hex(16)))
-        spec = self._learned.with_curve(with_check(spec, given.check, given.launch, self._site))
+        spec = self._learned.with_known(with_check(spec, given.check, given.launch, self._site))
         # A failing user function is refused here: the core could not continue with it.
         self._driver.core.config.objective(spec, spec.curve or Curve.proportional())
         start = given.start.files if given.start is not None else ()

@@ -127,7 +127,8 @@ def test_json_has_its_format_and_is_read_back_unchanged() -> None:
     assert next(iter(json.loads(text).items())) == ("format", JSON_FORMAT)
     shown = json.loads(text)["trainers"][0]
     assert shown["measured_samples_per_s"] == {"1": 100.0, "10": 900.0}
-    assert shown["scaling"][1] == {"nodes": 2, "per_s": 195.0, "error": 0.04, "measured": False}
+    seen = {"measured": False, "by_other": False, "age_s": None}
+    assert shown["scaling"][1] == {"nodes": 2, "per_s": 195.0, "error": 0.04, **seen}
     assert msgspec.json.decode(text, type=PoolStatus) == STATUS
 
 

@@ -1,8 +1,10 @@
+import math
+
 import pytest
 
 from pilot.core.curves.curve import Curve
 from pilot.core.curves.curve_model import Estimate
-from pilot.core.curves.measured import KEPT_OF_POOL, Measured, RescaleCosts
+from pilot.core.curves.measured import KEPT_OF_POOL, VISIT, Measured, RescaleCosts
 from pilot.core.ids import TrainerId
 from pilot.core.trainer.spec import TrainerSpec
 
@@ -27,8 +29,11 @@ def test_a_rate_is_the_mean_over_the_time_that_it_was_measured() -> None:
     measured = Measured(TrainerSpec(TrainerId("t")))
     for now_s, per_s in ((0.0, 400.0), (15.0, 100.0), (24.0, 100.0)):
         measured.rate(now_s, 1, per_s)
-    assert measured.rates[1] == pytest.approx(100 * 4 ** (1 / 25))
-    assert [e.error for e in measured.estimates if e.measured] == [pytest.approx(0.02)]
+    assert measured.rates[1] == pytest.approx(100 * 4 ** (1 / 25), rel=1e-3)
+    steady = Measured(TrainerSpec(TrainerId("t")))
+    for now_s in (0.0, 15.0, 24.0):
+        steady.rate(now_s, 1, 100.0)
+    assert [e.error for e in steady.estimates if e.measured] == [pytest.approx(math.hypot(0.02, VISIT), rel=0.01)]
     for now_s in range(100, 10_000, 100):  # its script has become slower
         measured.rate(now_s, 1, 50.0)
     assert measured.rates[1] == pytest.approx(50, rel=1e-3)

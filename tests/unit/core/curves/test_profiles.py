@@ -263,7 +263,7 @@ def test_the_next_trainer_of_a_script_starts_with_its_curve() -> None:
         world.submit(name, profile=Profiling.AUTO, **more)
     known = {name: world.core.trainers[name] for name in others}
     assert [trainer.profile.wanted for trainer in known.values()] == [False, True, True]
-    assert [trainer.spec.curve_from for trainer in known.values()] == ["trainer a", "", ""]
+    assert [trainer.spec.known_from for trainer in known.values()] == ["trainer a", "", ""]
     curve = known[B].measured.curve
     assert curve.at(16) == pytest.approx(TRUTH.at(16), rel=0.02)
     assert curve.at(64) < 0.95 * 4 * curve.at(16), "beyond what was measured it is an estimate"

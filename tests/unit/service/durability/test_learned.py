@@ -7,11 +7,13 @@ import stat
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from pilot.core.curves.curve import Curve
 from pilot.core.curves.curve_model import ON_SUMMIT
 from pilot.core.curves.measured import Measured
+from pilot.core.curves.points import ANOTHER_RUN, DRIFT_MOST
 from pilot.core.errors import UserError
 from pilot.core.ids import TrainerId, TrainerUid
 from pilot.core.trainer.spec import TrainerSpec
@@ -32,18 +34,25 @@ def kept(folder: Path, **measured: Measurement) -> Learned:
     return Learned.read(folder, "summit")
 
 
-def test_the_curve_of_a_script_is_known_in_the_next_pool(tmp_path: Path) -> None:
+def test_the_rates_of_a_script_are_known_in_the_next_pool(tmp_path: Path) -> None:
     again = kept(tmp_path / "a" / "b", u1=FAST, u2=SLOW)
-    spec = again.with_curve(SPEC)
-    assert spec.curve is not None and spec.curve_from == "an earlier trainer on summit"
-    assert [spec.curve.at(n) for n in (1, 4, 16)] == [100.0, 250.0, 500.0]
-    assert 500 < spec.curve.at(64) < 1600
+    spec = again.with_known(SPEC)
+    assert spec.curve is None and spec.known_from == "an earlier trainer on summit"
+    assert [(p.nodes, p.per_s) for p in spec.known] == [(1, 100.0), (4, 250.0), (16, 500.0)]
+    assert all(p.error > DRIFT_MOST and p.visits == 0 for p in spec.known), "another run, long ago"
+    assert 500 < Measured(spec).curve.at(64) < 1600
     for other in (
         replace(SPEC, script="/s/new.py"),
         replace(SPEC, reprofile=True),
         replace(SPEC, curve=Curve.proportional()),
     ):
-        assert again.with_curve(other) == other
+        assert again.with_known(other) == other
+
+
+def test_what_was_measured_lately_is_more_certain(tmp_path: Path) -> None:
+    Learned(tmp_path, "summit").write([(TrainerUid("u"), SLOW)])
+    known = Learned.read(tmp_path, "summit").with_known(SPEC).known
+    assert all(ANOTHER_RUN < p.error < DRIFT_MOST for p in known)
 
 
 def test_only_its_owner_reads_it(tmp_path: Path) -> None:
@@ -53,13 +62,18 @@ def test_only_its_owner_reads_it(tmp_path: Path) -> None:
 
 
 def test_slow_trainers_of_a_site_let_a_slow_one_be_expected(tmp_path: Path) -> None:
-    again = kept(tmp_path, **{f"u{i}": SLOW for i in range(6)})
+    again = kept(tmp_path, **{f"u{i}": msgspec.structs.replace(SLOW, script=f"/s/{i}.py") for i in range(6)})
     assert again.priors.ln_b.mean > ON_SUMMIT.ln_b.mean + 0.5
     plain = (again.priors.ln_a.mean, again.priors.ln_a.sd, again.priors.ln_b.mean, again.priors.ln_b.sd)
     assert Settings(priors=plain).config().priors == again.priors
     assert Learned.read(tmp_path / "nothing", "summit").priors == Settings().config().priors == ON_SUMMIT
     with pytest.raises(UserError, match="priors: two finite means"):
         Settings(priors=(0.0, 0.0, 0.0, 1.0)).config()
+
+
+def test_a_script_that_ran_often_says_no_more_than_once_about_others(tmp_path: Path) -> None:
+    once = kept(tmp_path / "once", u1=FAST, u2=SLOW).priors
+    assert kept(tmp_path / "often", u1=FAST, **{f"u{i}": SLOW for i in range(2, 9)}).priors == once
 
 
 def test_damaged_files_are_as_if_they_were_not_there(tmp_path: Path) -> None:
