@@ -146,6 +146,7 @@ EFFECTS = (
         "if a rate measured since then shows that a curve in it was a guess, or has moved by more than its error",
     ),
     Effect(e.DecisionDue, "that it is made, if plans are periodic", "if it is due"),
+    Effect(e.TurnDue, "those that were due by then have been planned for", "if a trainer is overdue or a turn is over"),
     Effect(e.ProfileDue, "its profile moves on to the next count, or ends", "if it was due"),
     Effect(study.StudySubmitted, "the study; plans may give nodes to trials of it", "always"),
     Effect(

@@ -13,7 +13,7 @@ import click
 import msgspec
 
 from pilot.cli.asking import site_run_dir_option
-from pilot.cli.options import POSITIVE, Count, answers, site_option, solve_limit_option
+from pilot.cli.options import POSITIVE, Count, FiniteRange, answers, site_option, solve_limit_option
 from pilot.client.pools import pool_at
 from pilot.core.errors import PilotError, UserError
 from pilot.core.pool.pool import NODE_ORDER_NAMES
@@ -72,6 +72,12 @@ DEFAULTS = Settings()
     type=Count(),
     default=DEFAULTS.max_parallel_trainers,
     help="Most trainers to run at once.",
+)
+@click.option(
+    "--longest-wait-s",
+    type=FiniteRange(min=0),
+    default=DEFAULTS.longest_wait_s,
+    help="After this time without nodes a trainer gets its minimum for as long; 0: no limit.",
 )
 @click.option(
     "--node-order",

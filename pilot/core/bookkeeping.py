@@ -223,6 +223,7 @@ class Bookkeeping(State):
                 self._studies.share_proof(trainer)
             out += adjust_interval(trainer, self.checkpoint_interval(trainer))
             trainer.usage.count(self.now_s, len(trainer.workers))
+            self.aging.note(self.now_s, trainer, self.config.longest_wait_s)
         self._touched.clear()
         return out
 

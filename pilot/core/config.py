@@ -12,6 +12,7 @@ from pilot.core.curves.measured import KEPT_OF_POOL, RescaleCosts
 from pilot.core.curves.profiles import Changes
 from pilot.core.errors import UserError
 from pilot.core.ids import NO_PLAN, PlanId, StudyId, TrainerId
+from pilot.core.plan.aging import Aging
 from pilot.core.plan.arrivals import Arrivals
 from pilot.core.plan.assign import Packing
 from pilot.core.plan.objective import Objective, scaling_efficiency
@@ -43,6 +44,8 @@ class CoordinatorConfig:
     charge_factor: float = 1.0  #: the site's
     #: trainers submitted within this time of one another are planned for together; 0: each at once
     arrivals_s: float = 0.0
+    #: after this time without nodes a trainer has its turn (:mod:`pilot.core.plan.aging`)
+    longest_wait_s: float = math.inf
     #: number of ended trainers that are kept in full; of earlier ones only the outcome is kept
     ended_kept: int = sys.maxsize
     #: plans are made at multiples of this (Huawei's f); 0: at every event that changes the problem
@@ -56,6 +59,8 @@ class CoordinatorConfig:
             raise UserError(f"t_fwd_s must be greater than 0, got {self.t_fwd_s}")
         if not 0 <= self.decide_every_s < math.inf:
             raise UserError(f"decide_every_s must be 0 or more and finite, got {self.decide_every_s}")
+        if not self.longest_wait_s > 0:
+            raise UserError(f"longest_wait_s must be greater than 0, got {self.longest_wait_s}")
         if self.max_parallel_trainers < 1:
             raise UserError(f"max_parallel_trainers must be at least 1, got {self.max_parallel_trainers}")
 
@@ -85,6 +90,7 @@ class State:
     priors: Priors = ON_SUMMIT
     usage: Usage = field(default_factory=Usage)
     arrivals: Arrivals = field(default_factory=Arrivals)
+    aging: Aging = field(default_factory=Aging)
     changes: Changes = field(default_factory=Changes)
     losses: Losses = field(default_factory=Losses)
     now_s: float = 0.0

@@ -101,6 +101,8 @@ class Coordinator(Planning):
                 return self._plan_if(self.arrivals.close())
             case events.CurvesDue():
                 return self._plan_if(self.outdated)
+            case events.TurnDue():
+                return self._plan_if(self.aging.pass_turns(self.now_s, self.config.longest_wait_s))
             case events.ProfileDue():
                 return self._plan_if(profiles.give_up(self.now_s, self._registry.open.get(event.trainer)))
             case events.NodeRetried():
@@ -147,6 +149,7 @@ class Coordinator(Planning):
         """Switch to the next configuration, with its order of nodes and its budget."""
         self.draining = False
         self.reopened += 1
+        self.aging.restart(self.now_s)
         self.pool.order_by(self.config.node_order, self.config.topology)
         self.usage = Usage(self._budget_s, nodes=len(self.pool), since_s=self.now_s)
         return self._plan_if("the pool is up again")
@@ -184,6 +187,7 @@ class Coordinator(Planning):
         if not self.draining:
             yield self.usage.due_s(), events.BudgetDue()
             yield self._curves_due_s(), events.CurvesDue()
+            yield self.aging.due_s(self.config.longest_wait_s), events.TurnDue()
         for trainer in trainers:
             if trainer.usage.budget_s is not None and not trainer.stops:
                 yield trainer.usage.due_s(), events.BudgetDue(trainer.id)

@@ -363,6 +363,11 @@ class CurvesDue:
 
 
 @dataclass(frozen=True, slots=True)
+class TurnDue:
+    """A trainer has waited for the longest time (``longest_wait_s``), or a turn is over."""
+
+
+@dataclass(frozen=True, slots=True)
 class ProfileDue:
     """The time for measuring ``trainer`` on its current node count is over."""
 
@@ -374,7 +379,9 @@ GroupEvent = GroupFormed | GroupBroken | GroupPaused | GroupStalled | GroupExami
 TrainerEvent = WorkerEvent | GroupEvent | CheckpointWritten | CheckpointPublished | ScriptChecked
 """About the workers and groups of one trainer."""
 
-TimeEvent = ArrivalsDue | BudgetDue | CurvesDue | DecisionDue | NodeRetried | ProfileDue | ReservationDue | StudyDue
+TimeEvent = (
+    ArrivalsDue | BudgetDue | CurvesDue | DecisionDue | NodeRetried | ProfileDue | ReservationDue | StudyDue | TurnDue
+)
 """Due by time alone."""
 
 PoolEvent = PoolChanged | PoolReopened | DrainRequested | EntriesLost | NodeCleared | PlanReady | PlanFailed

@@ -26,6 +26,7 @@ from pilot.core.curves import profiles
 from pilot.core.curves.measured import learn
 from pilot.core.errors import InvariantError
 from pilot.core.ids import PlanId, TrainerId
+from pilot.core.plan.aging import admit
 from pilot.core.plan.assign import assign
 from pilot.core.plan.between import interim, next_due_s
 from pilot.core.plan.problem import UNSAID_STEP_S, Candidate, PlanStatus, Problem
@@ -41,7 +42,19 @@ class Planning(Bookkeeping):
 
     def admitted(self) -> list[Trainer]:
         """The trainers that share the pool now, Pj_max at most."""
-        return self._registry.admitted(self.config.max_parallel_trainers)
+        most = self.config.max_parallel_trainers
+        return admit(self._registry.admitted(most), self._turns(), self._registry.open, most)
+
+    def _sharing(self) -> list[Trainer]:
+        """Those admitted, and those that are no longer so but still have nodes."""
+        admitted = {trainer.id for trainer in self.admitted()}
+        return [trainer for trainer in self._registry.open.values() if trainer.id in admitted or trainer.target]
+
+    def _turns(self) -> list[TrainerId]:
+        """Whose turn it is. Turns begin with decisions only."""
+        longest_s = self.config.longest_wait_s if self.decides_now() else math.inf
+        nodes, most = self.pool.usable - self._studies.reserved, self.config.max_parallel_trainers
+        return self.aging.turns(self.now_s, longest_s, self._registry.open, nodes, most)
 
     def wanted_nodes(self) -> int:
         """How many nodes the pool should have: as many as a plan would use if there were enough for all (each of its
@@ -63,10 +76,15 @@ class Planning(Bookkeeping):
         room = max(0, self.config.max_parallel_trainers - len(self.admitted()) - asking)
         return self._studies.offers(min(room, most))
 
+    def _note_waiting(self, trainer: Trainer) -> None:
+        self.aging.note(self.now_s, trainer, self.config.longest_wait_s)
+
     # --- when another plan is needed --------------------------------------------------------------------------------
 
     def _arrived(self, came: Trainer | None) -> list[Command]:
         """A trainer that arrives and could have nodes is planned for with its batch; one that only queues is not."""
+        if came is not None:
+            self._note_waiting(came)
         if came is None or came not in self.admitted() or self.pool.usable < came.spec.min_nodes:
             return []
         self.arrivals.note(self.now_s, came.id)
@@ -132,6 +150,8 @@ class Planning(Bookkeeping):
     def _next_problem(self) -> Problem | None:
         """The problem to solve next; None: no trainer could run, or no decision is due and none can get more."""
         admitted, config, reserved = self.admitted(), self.config, self._studies.reserved
+        for trainer in admitted:  # a trial that was promoted waits from now on
+            self._note_waiting(trainer)
         free = self.pool.usable - reserved - sum(len(trainer.target) for trainer in admitted)
         trainers = admitted + self._offers(max(1, free))
         learn([trainer.measured for trainer in trainers], self.priors, self.now_s)
@@ -158,10 +178,11 @@ class Planning(Bookkeeping):
         config, soon = self.config, self._ending(self.now_s)
         useless = self.blame.useless_to([t for t, _ in able])
         nodes = max(0, self.pool.usable - useless - self._studies.reserved - len(soon.nodes))
+        candidates = [self._candidate(trainer, room, weights) for trainer, room in able]
         return Problem(
             nodes=nodes,
             t_fwd_s=config.t_fwd_s,
-            candidates=tuple(_pinned([self._candidate(t, room, weights) for t, room in able], nodes, pins)),
+            candidates=tuple(_fixed(candidates, nodes, self._turns(), pins)),
             step_s=config.decide_every_s or UNSAID_STEP_S,
             ending=len(soon.nodes),
             ends_in_s=soon.left_s,
@@ -201,7 +222,7 @@ class Planning(Bookkeeping):
         if not self.problem.feasible(counts, late):
             raise InvariantError(f"plan {event.plan_id} is not feasible: {counts}, ending: {late}")
         soon = self._ending(self.asked_s)
-        assigned = assign(self.pool, self.admitted(), counts, self.config.packing, soon, late)
+        assigned = assign(self.pool, self._sharing(), counts, self.config.packing, soon, late)
         if assigned.short:  # too many nodes are set aside for them; pose it again with at most what they can use
             self._reach = {c.trainer: c.max_nodes for c in self.problem.candidates} | assigned.short
             return self._plan_if(f"{', '.join(assigned.short)} cannot use the nodes that the plan gave")
@@ -211,12 +232,22 @@ class Planning(Bookkeeping):
         return self._studies.won(self.now_s, counts)
 
 
-def _pinned(candidates: Sequence[Candidate], nodes: int, pins: Mapping[TrainerId, int]) -> Iterator[Candidate]:
-    """``candidates`` with those of the ``pins`` that fit, each and together."""
+def _fixed(
+    candidates: Sequence[Candidate], nodes: int, turns: Sequence[TrainerId], pins: Mapping[TrainerId, int]
+) -> Iterator[Candidate]:
+    """``candidates`` with those ``turns`` (in order) and then those of the ``pins`` that fit, each and together."""
+    least = {candidate.trainer: candidate.min_nodes for candidate in candidates}
+    must = dict[TrainerId, int]()
+    for name in turns:
+        if least.get(name, nodes + 1) <= nodes - sum(must.values()):
+            must[name] = least[name]
+    left = nodes - sum(must.values())
     for candidate in candidates:
+        runs = replace(candidate, must_run=True) if candidate.trainer in must else candidate
         pin = pins.get(candidate.trainer)
-        if pin is None or pin > nodes or not candidate.allows(pin):
-            yield candidate
+        more = nodes + 1 if pin is None else pin - must.get(candidate.trainer, 0)
+        if pin is None or more > left or not runs.allows(pin):
+            yield runs
         else:
-            nodes -= pin
-            yield replace(candidate, pin=pin)
+            left -= more
+            yield replace(runs, pin=pin)

@@ -75,11 +75,23 @@ def make(name: str = NAMES[0], solver: str = SOLVERS[0], limit_s: float = 10.0) 
         import_module("pilot.planners.solvers").find(solver)
         options["solver"] = solver
     planner = partial(import_module(entry.module).plan, **options, **entry.options)
-    return partial(_with_pins, planner=partial(_answer, planner))
+    return partial(_with_turns, planner=partial(_with_pins, planner=partial(_answer, planner)))
 
 
 def _answer(planner: Callable[[Problem], Plan], problem: Problem) -> Plan:
     return between.plan(problem) if problem.between else planner(problem)
+
+
+def _with_turns(problem: Problem, planner: Callable[[Problem], Plan]) -> Plan:
+    """The plan of ``planner``, which may know nothing of trainers that must run: those that it leaves out are pinned to
+    their minimum, and it plans again."""
+    made = planner(problem)
+    counts = made.as_dict()
+    out = [c.trainer for c in problem.candidates if c.must_run and not c.allows(counts[c.trainer])]
+    if not out:
+        return made
+    pinned = (replace(c, pin=c.min_nodes) if c.trainer in out else c for c in problem.candidates)
+    return _with_turns(replace(problem, candidates=tuple(pinned)), planner)
 
 
 def _with_pins(problem: Problem, planner: Callable[[Problem], Plan]) -> Plan:

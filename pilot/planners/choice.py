@@ -12,6 +12,7 @@ as it can take; so with fewer than two nodes per trainer the first ones get all.
 from __future__ import annotations
 
 import math
+import operator
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -26,14 +27,17 @@ def plan(problem: Problem, limit_s: float = math.inf) -> Plan:  # noqa: ARG001  
 
 
 def shares(problem: Problem) -> list[int]:
-    """Equal node counts in the candidates' order. They respect all sizes and the capacity."""
+    """Equal node counts in the candidates' order. They respect all sizes and the capacity; those that must run have at
+    least their minimum."""
     part = problem.nodes // max(1, len(problem.candidates))
-    counts = [c.most_within(part) if part > c.min_nodes else 0 for c in problem.candidates]
+    counts = [c.min_nodes if c.must_run else 0 for c in problem.candidates]
+    equal = [part if part > c.min_nodes else 0 for c in problem.candidates]
     left = problem.nodes - sum(counts)
-    for i, candidate in enumerate(problem.candidates):
-        count = candidate.most_within(counts[i] + left)
-        left -= count - counts[i]
-        counts[i] = count
+    for wanted in (equal, [problem.nodes] * len(counts)):
+        for i, candidate in enumerate(problem.candidates):
+            count = max(counts[i], candidate.most_within(min(wanted[i], counts[i] + left)))
+            left -= count - counts[i]
+            counts[i] = count
     return counts
 
 
@@ -56,8 +60,9 @@ def plan_of(
 def can_stay(problem: Problem) -> bool:
     """Whether the allocation may stay as it is. Nodes that are parked (fewer than ``min_nodes``) may stay parked."""
     held = [c.current_nodes for c in problem.candidates]
-    stays = all(c.current_nodes < c.min_nodes or c.allows(c.current_nodes) for c in problem.candidates)
-    return stays and sum(held) <= problem.nodes
+    parked = (c.current_nodes < c.min_nodes and not c.must_run for c in problem.candidates)
+    allowed = (c.allows(c.current_nodes) for c in problem.candidates)
+    return all(map(operator.or_, parked, allowed)) and sum(held) <= problem.nodes
 
 
 def best_known(problem: Problem, incumbents: Sequence[Plan], bound: float | None, planner: str) -> Plan:

@@ -108,6 +108,8 @@ def _rows(c: Candidate, problem: Problem, gain: Gain, unit: float, factor: int) 
     """Keys by the count of nodes that stay, if it takes none of the ending nodes, one of them, …, as long as they gain
     something."""
     rows = [_key(gain, unit, factor)]
+    if c.must_run:
+        rows[0] = np.concatenate(([_NOT_ALLOWED], rows[0][1:]))
     for late in range(1, problem.ending + 1):
         row = np.full(len(rows[0]), _NOT_ALLOWED)
         for place, stays in enumerate((0, *range(gain[2], gain[3] + 1))):
@@ -163,7 +165,7 @@ def _key(gain: Gain, unit: float, factor: int) -> NDArray[np.int64]:
 def _extend(best: NDArray[np.int64], key: NDArray[np.int64], smallest: int, nodes: int) -> NDArray[np.int64]:
     """``best[j]`` from ``best[j + 1]``. Beyond their ends, where all have their largest counts, both are level."""
     if len(key) == 1:
-        alone: NDArray[np.int64] = best + key[0]
+        alone: NDArray[np.int64] = np.maximum(best + key[0], _NOT_ALLOWED)
         return alone
     largest = smallest + len(key) - 2
     width = min(nodes + 1, len(best) + largest)
@@ -174,7 +176,7 @@ def _extend(best: NDArray[np.int64], key: NDArray[np.int64], smallest: int, node
     for start in range(0, width, _BLOCK):
         block = slice(start, start + _BLOCK)
         extended[block] = np.maximum(extended[block], (rest[:, block] + key[1:, None]).max(axis=0))
-    return extended
+    return np.maximum(extended, _NOT_ALLOWED, out=extended)  # sums of several that are not allowed would overflow
 
 
 def _best_of(

@@ -64,13 +64,16 @@ def add_sizes(m: ConcreteModel) -> None:
 
 
 def add_one_piece(m: ConcreteModel) -> None:
-    """Each trainer has at most one piece: the two neighbours of eq. 11's special ordered set (FreeTrain eqs 3, 12)."""
+    """Each trainer has at most one piece: the two neighbours of eq. 11's special ordered set (FreeTrain eqs 3, 12). One
+    that must run has one."""
     of_kind: dict[int, list[Any]] = {}
     for i, (k, _) in enumerate(m.pieces):
         of_kind.setdefault(k, []).append(m.use[i])
 
-    def one_piece(m: ConcreteModel, k: int) -> tuple[None, LinearExpression, int]:
-        return None, linear([1] * len(of_kind[k]), of_kind[k]), len(m.kinds[k])
+    def one_piece(m: ConcreteModel, k: int) -> tuple[int | None, LinearExpression, int]:
+        all_of_them = len(m.kinds[k])
+        least = all_of_them if m.candidates[m.kinds[k][0]].must_run else None
+        return least, linear([1] * len(of_kind[k]), of_kind[k]), all_of_them
 
     m.one_piece = Constraint(list(of_kind), rule=one_piece)
 
@@ -144,7 +147,16 @@ def _kinds(candidates: Sequence[Candidate]) -> list[list[int]]:
     """The candidates' indices, grouped by all but the trainer."""
     kinds: dict[tuple[object, ...], list[int]] = {}
     for j, c in enumerate(candidates):
-        alike = (c.current_nodes, c.min_nodes, c.max_nodes, c.value, c.rescale_up_s, c.rescale_down_s, c.sizes)
+        alike = (
+            c.current_nodes,
+            c.min_nodes,
+            c.max_nodes,
+            c.value,
+            c.rescale_up_s,
+            c.rescale_down_s,
+            c.sizes,
+            c.must_run,
+        )
         kinds.setdefault(alike, []).append(j)
     return list(kinds.values())
 

@@ -18,6 +18,7 @@ from pilot.core.curves.curve import Curve
 from pilot.core.curves.curve_model import ON_SUMMIT, Normal, Priors
 from pilot.core.errors import JournalError, UserError
 from pilot.core.ids import TrainerId
+from pilot.core.plan.aging import LONGEST_WAIT_S
 from pilot.core.plan.arrivals import ARRIVALS_S
 from pilot.core.plan.objective import Objective, named_objective, per_node_value
 from pilot.core.pool.pool import NODE_ORDER_NAMES, NODE_ORDERS, TOPOLOGY, hostname_order
@@ -39,6 +40,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     node_order: str = "hostname"  #: a name of ``pilot.core.pool.pool.NODE_ORDER_NAMES``
     ended_kept: int = 200  #: how many ended trainers are kept in full, and listed; fixed when the pool is first started
     budget: float = 0.0  #: charged node-hours from when the pool comes up; 0: no limit
+    longest_wait_s: float = LONGEST_WAIT_S  #: see ``CoordinatorConfig``; 0: no limit
     decide_every_s: float = 0.0  #: plans are made at multiples of it; 0: at every event
     #: mean and deviation of ln a, then of ln b (:mod:`pilot.core.curves.curve_model`), from earlier trainers of the
     #: site; None: there were none
@@ -68,6 +70,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             arrivals_s=ARRIVALS_S,
             ended_kept=self.ended_kept,
             timed=self.planner in planners.TIMED,
+            longest_wait_s=self.longest_wait_s or math.inf,
             decide_every_s=self.decide_every_s,
             priors=_priors(self.priors),
         )

@@ -52,6 +52,55 @@ def problems(draw: st.DrawFn, most_trainers: int = 4, most_nodes: int = 12, resc
     return Problem(draw(st.integers(0, most_nodes)), draw(st.sampled_from((1.0, 30.0, 120.0))), tuple(candidates))
 
 
+@st.composite
+def problems_with_turns(draw: st.DrawFn) -> Problem:
+    """Some trainers must run, as many as fit together with the pins."""
+    problem, candidates = draw(problems()), []
+    left = problem.nodes
+    for candidate in problem.candidates:
+        least = candidate.sizes[0] if candidate.sizes else candidate.min_nodes
+        sized = replace(candidate, min_nodes=least)
+        if least <= left and draw(st.booleans()):
+            sized = replace(sized, must_run=True, pin=draw(st.sampled_from((None, least))))
+            left -= least
+        candidates.append(sized)
+    return replace(problem, candidates=tuple(candidates))
+
+
+@settings(max_examples=200, deadline=None)
+@given(problems_with_turns(), st.integers(0, 2))
+def test_exact_planners_find_the_optimum_where_some_must_run(problem: Problem, ending: int) -> None:
+    problem = replace(problem, ending=ending, ends_in_s=0.5 * problem.t_fwd_s)
+    best = max(problem.objective(counts, late) for counts, late in every_plan_with_ending(problem))
+    largest = max(problem.t_fwd_s * c.value_at(n) for c in problem.candidates for n in range(c.max_nodes + 1))
+    for name in ("dp", "milp"):
+        made = planners.make(name)(problem)
+        assert problem.feasible(made.as_dict(), dict(made.ending)) or made.status is PlanStatus.KEPT
+        assert abs(made.objective - best) <= 1e-9 * max(1.0, largest)
+    free = replace(problem, candidates=tuple(c for c in problem.candidates if c.pin is None))
+    if free.candidates == problem.candidates and any(c.most_within(problem.nodes) for c in problem.candidates):
+        outcome = milp.solve(problem, deadline_s())
+        assert outcome.proved and outcome.value is not None
+        assert abs(outcome.value - best) <= SOLVERS_TOLERANCE * max(1.0, largest)
+
+
+@pytest.mark.parametrize("name", planners.NAMES)
+@settings(max_examples=50, deadline=None)
+@given(problem=problems_with_turns())
+def test_every_planner_lets_those_run_that_must(name: str, problem: Problem) -> None:
+    counts = planners.make(name)(problem).as_dict()
+    assert all(counts[c.trainer] >= c.min_nodes for c in problem.candidates if c.must_run)
+    assert sum(counts.values()) <= problem.nodes
+
+
+@given(problems_with_turns())
+def test_the_fallback_lets_those_run_that_must(problem: Problem) -> None:
+    unpinned = replace(problem, candidates=tuple(replace(c, pin=None) for c in problem.candidates))
+    made = choice.best_known(unpinned, [], None, "dp")
+    assert made.status is PlanStatus.KEPT or unpinned.feasible(made.as_dict())
+    assert all(made.as_dict()[c.trainer] >= c.min_nodes for c in unpinned.candidates if c.must_run)
+
+
 SOLVERS_TOLERANCE = 1e-6
 """A solver ends when no variable seems to be worth more than about 1e-7."""
 

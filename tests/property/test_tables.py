@@ -174,7 +174,7 @@ def seen() -> Iterator[Seen]:
 
 
 def _play(rng: random.Random, actions: list[str], arrivals_s: float = 0.0) -> None:
-    world = World(replace(World().config, arrivals_s=arrivals_s))
+    world = World(replace(World().config, arrivals_s=arrivals_s, longest_wait_s=300.0))
     for _ in range(rng.randrange(10, 150)):
         rough(world, rng.choice(actions), rng.randrange(1 << 16))
     world.settle()

@@ -40,10 +40,12 @@ def generous_plan(problem: Problem) -> Plan:
 
 
 def _plan(problem: Problem, choose: Callable[[Candidate, int], int]) -> Plan:
-    left, counts = problem.nodes - sum(c.pin or 0 for c in problem.candidates), {}
+    least = {c.trainer: c.min_nodes if c.must_run else 0 for c in problem.candidates if c.pin is None}
+    left, counts = problem.nodes - sum(least.values()) - sum(c.pin or 0 for c in problem.candidates), {}
     for candidate in problem.candidates:
-        counts[candidate.trainer] = candidate.pin if candidate.pin is not None else choose(candidate, left)
-        left -= counts[candidate.trainer] if candidate.pin is None else 0
+        mine = least.get(candidate.trainer, 0)
+        counts[candidate.trainer] = candidate.pin if candidate.pin is not None else choose(candidate, left + mine)
+        left -= counts[candidate.trainer] - mine if candidate.pin is None else 0
     return Plan(PlanStatus.OPTIMAL, tuple(counts.items()), problem.objective(counts))
 
 

@@ -61,6 +61,12 @@ SWEPT: Mapping[str, tuple[str, Any, str | None, str]] = {
     ),
     "--t-fwd-s": ("SECONDS", _POSITIVE, "120", "Forward-looking time (see pilot up)."),
     "--max-parallel-trainers": ("COUNTS", Count(), "10", "Most trainers to run at once (Pj_max)."),
+    "--longest-wait-s": (
+        "SECONDS",
+        _NUMBER,
+        "0",
+        "Time without nodes after which a trainer has its turn (see pilot up); 0: none.",
+    ),
     "--rescale-scale": ("FACTORS", _NUMBER, "1", "Multiply rescale costs by this."),
     "--solver-latency-s": ("SECONDS", _NUMBER, "0", "Simulated solver delay."),
     "--node-order": (

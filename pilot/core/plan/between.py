@@ -41,7 +41,9 @@ def staying(problem: Problem) -> dict[TrainerId, int]:
 
 
 def interim(problem: Problem) -> Problem | None:
-    """Return the problem to solve between two decisions; None if no trainer can get more and all pins hold."""
+    """Return the problem to solve between two decisions; None if no trainer can get more and all pins hold. Turns begin
+    with decisions."""
+    problem = replace(problem, candidates=tuple(replace(c, must_run=False) for c in problem.candidates))
     held = problem.kept()
     pinned = all(c.pin is None or c.pin == c.current_nodes for c in problem.candidates)
     asks = not pinned or filled(problem, held) != _running(problem, held)

@@ -32,6 +32,9 @@ class Candidate:
     sizes: tuple[int, ...] = ()  #: the counts between them that are allowed, rising; empty: all
     #: the plan gives it exactly this many nodes, whatever that gains; None: it is free. All pins fit together
     pin: int | None = None
+    #: it has waited for long (:mod:`pilot.core.plan.aging`): the plan gives it its minimum or more. All of these fit
+    #: together, and with the pins
+    must_run: bool = False
     trained_s: float = 0.0  #: how long it has trained; 0 unless the problem is timed
     #: its remaining work, in seconds on one node (Huawei's ETA); None: not known, or the problem is not timed
     left_s: float | None = None
@@ -68,7 +71,7 @@ class Candidate:
         if self.pin is not None:
             return nodes == self.pin
         within = self.min_nodes <= nodes <= self.max_nodes
-        return nodes == 0 or (within and (not self.sizes or nodes in self.sizes))
+        return (nodes == 0 and not self.must_run) or (within and (not self.sizes or nodes in self.sizes))
 
     def most_within(self, nodes: int) -> int:
         """The largest count within ``nodes`` that a plan may give."""

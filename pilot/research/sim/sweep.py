@@ -73,6 +73,7 @@ class Case:
     objective: str = GIVEN  #: its name; `given`: the one in the curves file
     t_fwd_s: float = 120.0  #: forward-looking time
     max_parallel: int = 10  #: trainers that share the pool at a time
+    longest_wait_s: float = 0.0  #: after this time without nodes a trainer has its turn; 0: no turns
     rescale_scale: float = 1.0  #: factor of all rescale costs
     solver_latency_s: float = 0.0  #: how long a plan takes
     node_order: str = "hostname"  #: the order in which nodes are handed out and taken back
@@ -247,6 +248,7 @@ def _core_config(case: Case, objective_of: ObjectiveOf, curves: ReadCurves) -> C
         objective_of(_objective(case, curves)),
         NODE_ORDERS.get(case.node_order, hostname_order),
         arrivals_s=ARRIVALS_S,
+        longest_wait_s=case.longest_wait_s or math.inf,
         budget_node_hours=case.budget,
         timed=case.planner in TIMED,
         decide_every_s=case.decide_every_s or 0.0,

@@ -17,7 +17,7 @@ from pilot.core.trainer.proof import ProofState
 from pilot.core.trainer.trainer import Trainer
 from pilot.history.monitor import Monitor
 from pilot.history.utilisation import Best, WorkAccount, utilisation
-from pilot.history.words import node_count
+from pilot.history.words import duration, node_count
 from pilot.protocol.pool_status import (
     DecisionStatus,
     HeldNode,
@@ -263,6 +263,8 @@ def _explained(objective: str, core: Coordinator, monitor: Monitor, name: Traine
         sentences = [
             f"{name} started on {held}, the fewest that it can use; a plan that may give it more follows shortly."
         ]
+    if (turn_s := core.aging.until_s.get(name, 0.0) - monitor.now_s) > 0:
+        sentences.append(f"It had waited for long, so it keeps its minimum for another {duration(turn_s)}.")
     if trainer.held:
         sentences = [f"{name} is {trainer.held}; pilot release {name} gives it nodes again."]
     if trainer.stops:
