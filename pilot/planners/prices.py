@@ -43,7 +43,8 @@ class Step:
 
 def plan(problem: Problem, exact: Exact, planner: str) -> Plan:
     """The plan by prices, or the current allocation if that is better. It leaves ending nodes alone, and then knows no
-    bound."""
+    bound. Trainers that must run are not known here: they are pinned if they are left out (:mod:`pilot.planners`)."""
+    problem = replace(problem, candidates=tuple(replace(c, must_run=False) for c in problem.candidates))
     ranked = steps(problem)
     counts, price = _taken(problem, ranked)
     near = _nearest(ranked, price)

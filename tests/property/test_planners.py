@@ -93,6 +93,14 @@ def test_every_planner_lets_those_run_that_must(name: str, problem: Problem) -> 
     assert sum(counts.values()) <= problem.nodes
 
 
+@settings(max_examples=100, deadline=None)
+@given(problems_with_turns())
+def test_where_dp_takes_too_long_those_run_that_must(problem: Problem) -> None:
+    counts = planners.make("dp", limit_s=1e-9)(problem).as_dict()
+    assert all(counts[c.trainer] >= c.min_nodes for c in problem.candidates if c.must_run)
+    assert sum(counts.values()) <= problem.nodes
+
+
 @given(problems_with_turns())
 def test_the_fallback_lets_those_run_that_must(problem: Problem) -> None:
     unpinned = replace(problem, candidates=tuple(replace(c, pin=None) for c in problem.candidates))
