@@ -87,5 +87,5 @@ class Reports:
 def _next_s(now_s: float, made: int) -> float:
     """When the next report comes after ``made`` of them. Late ones of all groups come together, in one step of the
     replay."""
-    wait_s = EVERY_S * 2.0 ** max(0, made + 1 - REPORTS)
+    wait_s = EVERY_S * max(1, made + 1 - REPORTS) ** 2
     return now_s + wait_s if wait_s < LONGEST_S else (now_s // LONGEST_S + 1) * LONGEST_S
