@@ -71,13 +71,9 @@ def incumbent(problem: Problem, deadline_s: float) -> Plan:
 
 
 def _additions(problem: Problem) -> float:
-    """How many :func:`optimum` does, about."""
-    reach, done, late = 0, 0, problem.ending + 1
-    for candidate in problem.candidates:
-        most = min(candidate.max_nodes, problem.nodes)
-        reach = min(problem.nodes, reach + most)
-        done += (reach + 1) * (most + 1)
-    return done * late * (late + 1) / 2
+    """How many :func:`optimum` does at most."""
+    wide, late = sum(min(c.max_nodes, problem.nodes) + 1 for c in problem.candidates), problem.ending + 1
+    return min(problem.nodes + 1, wide) * wide * late * (late + 1) / 2
 
 
 def optimum(problem: Problem, deadline_s: float = math.inf) -> Plan | None:

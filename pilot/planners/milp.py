@@ -144,8 +144,8 @@ def _choose(problem: Problem, outcome: SolveOutcome, incumbent: Plan, planner: s
     if outcome.counts is not None:
         solved = plan_of(problem, outcome.counts, PlanStatus.OPTIMAL, 0.0, planner, outcome.ending)
     if not outcome.proved:
-        bounds = [bound for bound in (outcome.bound, _bound(incumbent)) if bound is not None]
-        return best_known(problem, [known, solved] if solved else [known], min(bounds, default=None), planner)
+        bound = _bound(incumbent) if outcome.bound is None else outcome.bound
+        return best_known(problem, [known, solved] if solved else [known], bound, planner)
     if solved is None or solved.objective < known.objective - margin:
         return known
     if solved.objective > known.objective + margin:

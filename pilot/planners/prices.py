@@ -12,11 +12,8 @@ whose steps are worth nearly the price are planned for again, exactly, with all 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
-from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,70 +22,77 @@ from pilot.core.curves.curve import Curve
 from pilot.core.plan.problem import Candidate, Plan, PlanStatus, Problem
 from pilot.planners.choice import best_known, plan_of
 
+Counts = NDArray[np.int64]
+Values = NDArray[np.float64]
+
 EXACT_WORK = 3e7
 """The most additions of the exact planner for the trainers near the price: some 50 ms."""
 
-Exact = Callable[[Problem], Plan | None]
-"""An exact planner."""
-
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """The candidate at ``place`` takes ``nodes`` more, and gains ``per_node`` with each."""
+class Steps:
+    """Steps from the highest gain per node on: the candidate at ``place`` takes ``nodes`` more."""
 
-    place: int
-    nodes: int
-    per_node: float
+    place: Counts
+    nodes: Counts
+    per_node: Values
 
 
-def plan(problem: Problem, exact: Exact, planner: str) -> Plan:
+def plan(problem: Problem, exact: Callable[[Problem], Plan | None], planner: str) -> Plan:
     """The plan by prices, or the current allocation if that is better. It leaves ending nodes alone, and then knows no
-    bound. Trainers that must run are not known here: they are pinned if they are left out (:mod:`pilot.planners`)."""
-    problem = replace(problem, candidates=tuple(replace(c, must_run=False) for c in problem.candidates))
-    ranked = steps(problem)
-    counts, price = _taken(problem, ranked)
-    near = _nearest(ranked, price)
+    bound."""
+    steps = steps_of(problem)
+    counts, price = _taken(problem, steps)
+    near = _nearest(steps, price)
     counts = _filled(problem, _exact_near(problem, counts, near, exact), near)
-    bound = None if problem.ending else relaxed(problem, ranked, problem.nodes)
+    bound = None if problem.ending else relaxed(problem, steps, problem.nodes)
     return best_known(problem, [plan_of(problem, counts, PlanStatus.INCUMBENT, None, planner)], bound, planner)
 
 
-def steps(problem: Problem) -> list[Step]:
-    """The steps of all candidates, from the highest gain per node on."""
-    found = [step for place, c in enumerate(problem.candidates) for step in _steps(problem, place, c)]
-    return sorted(found, key=attrgetter("per_node"), reverse=True)
+def steps_of(problem: Problem) -> Steps:
+    """The steps of all candidates."""
+    hulls = [_hull(candidate, problem) for candidate in problem.candidates]
+    place = np.repeat(np.arange(len(hulls)), [len(nodes) for nodes, _ in hulls])
+    nodes = np.concatenate([np.zeros(0, dtype=np.int64), *(nodes for nodes, _ in hulls)])
+    per_node = np.concatenate([np.zeros(0), *(per_node for _, per_node in hulls)])
+    order = np.argsort(-per_node, kind="stable")
+    return Steps(place[order], nodes[order], per_node[order])
 
 
-def relaxed(problem: Problem, ranked: Sequence[Step], nodes: float) -> float:
+def relaxed(problem: Problem, steps: Steps, nodes: float) -> float:
     """The value of eq. 16 on ``nodes`` nodes if steps could be taken in part: an upper bound of all plans."""
-    value = problem.objective({})
-    for step in ranked:
-        part = min(nodes, step.nodes)
-        value, nodes = value + part * step.per_node, nodes - part
-    return value
+    least = {c.trainer: n for c, n in zip(problem.candidates, _least(problem), strict=True)}
+    left = nodes - sum(least.values()) - (np.cumsum(steps.nodes) - steps.nodes)
+    return problem.objective(least) + float(steps.per_node @ np.clip(left, 0, steps.nodes))
 
 
-def values(curve: Curve, counts: NDArray[np.int64]) -> NDArray[np.float64]:
+def _least(problem: Problem) -> list[int]:
+    """The counts before the first step: the minimum of those that must run."""
+    return [c.min_nodes if c.must_run else 0 for c in problem.candidates]
+
+
+def values(curve: Curve, counts: Counts) -> Values:
     """:meth:`Curve.at` for all ``counts`` (eq. 12)."""
     last = curve.nodes[-1]
     beyond = curve.per_s[-1] * counts / last
     return np.where(counts > last, beyond, np.interp(counts, curve.nodes, curve.per_s))
 
 
-def _steps(problem: Problem, place: int, c: Candidate) -> Iterator[Step]:
-    """One candidate's steps, from no nodes to its highest gain."""
-    counts = np.array(c.turns(problem.nodes), dtype=np.int64)
+def _hull(c: Candidate, problem: Problem) -> tuple[Counts, Values]:
+    """One candidate's steps to its highest gain: their nodes, and what each of these gains."""
+    counts = _turns(c, min(c.max_nodes, problem.nodes))
     up, down = (c.value_at(c.current_nodes) * cost_s for cost_s in (c.rescale_up_s, c.rescale_down_s))
     costs = np.where(counts == c.current_nodes, 0.0, np.where(counts > c.current_nodes, up, down))
-    hull = [(0, c.gain(0, problem.t_fwd_s))]
     gains = problem.t_fwd_s * values(c.value, counts) - costs
+    hull: list[tuple[int, float]] = []
     for n, gain in zip(counts.tolist(), gains.tolist(), strict=True):
         while len(hull) > 1 and _lies_below(hull[-2], hull[-1], n, gain):
             hull.pop()
         hull.append((n, gain))
-    for (n0, gain0), (n1, gain1) in pairwise(hull):
-        if gain1 > gain0:
-            yield Step(place, n1 - n0, (gain1 - gain0) / (n1 - n0))
+    corners = np.array(hull)
+    nodes = np.diff(corners[:, 0])
+    per_node = np.diff(corners[:, 1]) / nodes
+    return nodes[per_node > 0].astype(np.int64), per_node[per_node > 0]
 
 
 def _lies_below(before: tuple[int, float], corner: tuple[int, float], n: int, gain: float) -> bool:
@@ -96,27 +100,44 @@ def _lies_below(before: tuple[int, float], corner: tuple[int, float], n: int, ga
     return (corner[1] - before[1]) * (n - corner[0]) <= (gain - corner[1]) * (corner[0] - before[0])
 
 
-def _taken(problem: Problem, ranked: Sequence[Step]) -> tuple[list[int], float]:
+def _turns(c: Candidate, most: int) -> Counts:
+    """The allowed counts up to ``most`` between which the gain is linear: see :meth:`Candidate.wants`."""
+    bends = np.minimum(c.value.nodes, most)
+    tried = np.concatenate((np.floor(bends), np.ceil(bends), (c.min_nodes, most, c.current_nodes), c.sizes))
+    counts = np.unique(tried.astype(np.int64))
+    allowed = (counts >= c.min_nodes) & (counts <= most)
+    if c.sizes:
+        allowed &= np.isin(counts, c.sizes)
+    return counts[allowed] if c.must_run else np.concatenate((np.zeros(1, dtype=np.int64), counts[allowed]))
+
+
+def _taken(problem: Problem, steps: Steps) -> tuple[list[int], float]:
     """The counts after all steps that fit, and the price. A candidate whose step does not fit makes no further one."""
-    counts, left, stopped = [0] * len(problem.candidates), problem.nodes, dict[int, float]()
-    for step in ranked:
-        if step.nodes > left:
-            stopped.setdefault(step.place, step.per_node)
-        elif step.place not in stopped:
-            counts[step.place] += step.nodes
-            left -= step.nodes
-    return counts, max(stopped.values(), default=0.0)
+    least = np.array(_least(problem), dtype=np.int64)
+    first = int(np.searchsorted(np.cumsum(steps.nodes), problem.nodes - least.sum(), side="right"))
+    taken = np.bincount(steps.place[:first], steps.nodes[:first], len(least))
+    counts = (least + taken.astype(np.int64)).tolist()
+    left, stopped = problem.nodes - sum(counts), set[int]()
+    for place, nodes in zip(steps.place[first:].tolist(), steps.nodes[first:].tolist(), strict=True):
+        if not left:
+            break
+        if nodes > left:
+            stopped.add(place)
+        elif place not in stopped:
+            counts[place] += nodes
+            left -= nodes
+    return counts, float(steps.per_node[first]) if first < len(steps.per_node) else 0.0
 
 
-def _nearest(ranked: Sequence[Step], price: float) -> list[int]:
+def _nearest(steps: Steps, price: float) -> list[int]:
     """The candidates that have steps, those first whose next or last step is worth about the price."""
-    away: dict[int, float] = {}
-    for step in ranked:
-        away[step.place] = min(abs(step.per_node - price), away.get(step.place, math.inf))
-    return sorted(away, key=lambda place: (away[place], place))
+    order = np.argsort(np.abs(steps.per_node - price), kind="stable")
+    return list(dict.fromkeys(steps.place[order].tolist()))
 
 
-def _exact_near(problem: Problem, counts: list[int], near: Sequence[int], exact: Exact) -> list[int]:
+def _exact_near(
+    problem: Problem, counts: list[int], near: Sequence[int], exact: Callable[[Problem], Plan | None]
+) -> list[int]:
     """``counts`` with the best ones for as many candidates near the price as the exact planner can do soon."""
     nodes, wide, some = problem.nodes - sum(counts), 0, list[int]()
     for place in near:
@@ -136,7 +157,7 @@ def _filled(problem: Problem, counts: list[int], near: Sequence[int]) -> list[in
     left, filled = problem.nodes - sum(counts), list(counts)
     for place in near:
         c, now = problem.candidates[place], counts[place]
-        tried = [now, c.most_within(now + left), *c.turns(now + left)]
-        filled[place] = max(tried, key=lambda n: c.gain(n, problem.t_fwd_s) if n >= now else -math.inf)
-        left -= filled[place] - now
+        more = c.most_within(now + left)
+        if more > now and c.gain(more, problem.t_fwd_s) > c.gain(now, problem.t_fwd_s):
+            filled[place], left = more, left - (more - now)
     return filled

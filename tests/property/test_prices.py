@@ -14,7 +14,7 @@ from pilot.core.ids import TrainerId
 from pilot.core.plan.problem import Candidate, Plan, PlanStatus, Problem
 from pilot.planners import dp, milp, prices
 from pilot.planners.choice import can_stay
-from tests.property.test_planners import problems
+from tests.property.test_planners import problems, problems_with_turns
 from tests.unit.planners.problems import candidate, problem
 
 
@@ -49,6 +49,16 @@ def test_prices_alone_give_feasible_plans_within_the_bound(problem: Problem) -> 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(prices, "EXACT_WORK", 0)
         made(problem)
+
+
+@settings(max_examples=100, deadline=None)
+@given(problems_with_turns(), st.sampled_from((0, prices.EXACT_WORK)))
+def test_those_run_that_must(problem: Problem, exact_work: float) -> None:
+    unpinned = replace(problem, candidates=tuple(replace(c, pin=None) for c in problem.candidates))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prices, "EXACT_WORK", exact_work)
+        counts = made(unpinned).as_dict()
+    assert all(counts[c.trainer] >= c.min_nodes for c in unpinned.candidates if c.must_run)
 
 
 def crowd(seed: int, trainers: int, nodes: int, most: int) -> Problem:
@@ -116,6 +126,6 @@ def test_ending_nodes_are_left_alone_and_no_bound_is_claimed() -> None:
 @given(problems(), st.floats(0, 12))
 def test_a_share_of_nodes_is_worth_no_more_than_the_hull(problem: Problem, nodes: float) -> None:
     """Between two numbers of nodes the bound is at least as high as half of one and half of the other."""
-    ranked = prices.steps(problem)
+    ranked = prices.steps_of(problem)
     below, at, above = (prices.relaxed(problem, ranked, n) for n in (nodes - nodes / 3, nodes, nodes + nodes / 3))
     assert at >= (below + above) / 2 - 1e-9 * max(1.0, abs(above))

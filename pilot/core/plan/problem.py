@@ -54,17 +54,14 @@ class Candidate:
         return t_fwd_s * self.value_at(nodes) - self.value_at(self.current_nodes) * self.rescale_s(nodes)
 
     def wants(self, t_fwd_s: float) -> int:
-        """The nodes that the best plan gives it if there are enough for all: the smallest count of maximum gain."""
-        return max(self.turns(self.max_nodes), key=lambda n: self.gain(n, t_fwd_s))
-
-    def turns(self, most: int) -> list[int]:
-        """The allowed counts from its minimum to ``most``, rising, one of which gains most at any price per node.
+        """The nodes that the best plan would give it if there were enough for all: the smallest count of maximum gain.
 
         Its gain is linear between the counts where its curve bends, except at ``current_nodes``, where it is higher by
         the cost of a rescale.
         """
-        tried = {self.min_nodes, min(self.max_nodes, most), *self.value.counts(), self.current_nodes, *self.sizes}
-        return sorted(n for n in tried if self.min_nodes <= n <= most and self.allows(n))
+        tried = {self.min_nodes, self.max_nodes, *self.value.counts(), self.current_nodes, *self.sizes}
+        allowed = sorted(n for n in tried if n >= self.min_nodes and self.allows(n))
+        return max(allowed, key=lambda n: self.gain(n, t_fwd_s))
 
     def allows(self, nodes: int) -> bool:
         """Whether a plan may give ``nodes`` (FreeTrain eq. 3)."""

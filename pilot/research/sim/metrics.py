@@ -241,7 +241,7 @@ class IntegralMeter:
         """The best mean total rate on ``nodes`` nodes on average, at most as many at a time as the pool ever had."""
         most = int(self._pool.max())
         problem = Problem(most, 1.0, self._candidates(admitted))
-        return prices.relaxed(problem, prices.steps(problem), nodes)
+        return prices.relaxed(problem, prices.steps_of(problem), nodes)
 
     def _candidates(self, admitted: Admitted) -> tuple[Candidate, ...]:
         trainers = [kind for kind, count in admitted for _ in range(count)]
