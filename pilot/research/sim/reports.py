@@ -1,9 +1,10 @@
 """The rates that trainers report in a replay whose core does not know their curves.
 
 Live, the leader of a group reports once a second for as long as it trains. A replay has a report each :data:`EVERY_S`
-at first and while a count is measured, then less and less often, up to :data:`LONGEST_S`, which is the most that one
-report counts for. A report that stands for a longer time is the mean of more steps, so it has less noise, and the core
-knows as much as from the reports that are left out.
+at first and while a count is measured, then less and less often, each :data:`LONGEST_S` (the most that one report
+counts for) until the rate is known as well as it will be, and each :data:`SETTLED_S` from then on. A report that stands
+for a longer time is the mean of more steps, so it has less noise, and the core knows as much as from the reports that
+are left out.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ from pilot.research.sim.accounting import Account
 EVERY_S = 4.0
 """So a rate that does not vary is known 20 s after its group formed and the pause is over: 20 steps of 0.8 s, and some
 reports. Live reports come once a second."""
+
+SETTLED_S = 300.0
+"""A rate is hardly known better after more than this time: it changes by as much."""
 
 
 @dataclass(slots=True)
@@ -88,4 +92,7 @@ def _next_s(now_s: float, made: int) -> float:
     """When the next report comes after ``made`` of them. Late ones of all groups come together, in one step of the
     replay."""
     wait_s = EVERY_S * max(1, made + 1 - REPORTS) ** 2
-    return now_s + wait_s if wait_s < LONGEST_S else (now_s // LONGEST_S + 1) * LONGEST_S
+    if wait_s < LONGEST_S:
+        return now_s + wait_s
+    grid_s = LONGEST_S if made < REPORTS + SETTLED_S / LONGEST_S else SETTLED_S
+    return (now_s // grid_s + 1) * grid_s

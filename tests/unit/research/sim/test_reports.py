@@ -12,7 +12,7 @@ import pytest
 from pilot.core.config import CoordinatorConfig
 from pilot.core.coordinator import Coordinator
 from pilot.core.curves.curve import Curve
-from pilot.core.curves.measured import LONGEST_S, MEMORY_S, NOISE, Measured
+from pilot.core.curves.measured import LONGEST_S, Measured
 from pilot.core.curves.profile import REPORTS
 from pilot.core.ids import Generation, NodeId, TrainerId
 from pilot.core.plan.objective import throughput
@@ -22,7 +22,7 @@ from pilot.planners import dp
 from pilot.research.sim.accounting import Account
 from pilot.research.sim.driver import SimConfig, Simulation
 from pilot.research.sim.knowledge import MEASURED, Knowledge
-from pilot.research.sim.reports import EVERY_S, Reports
+from pilot.research.sim.reports import EVERY_S, SETTLED_S, Reports
 from pilot.research.traces.changes import still_pool
 from pilot.research.traces.workload import WorkloadRow
 
@@ -51,9 +51,9 @@ def test_a_group_reports_for_as_long_as_it_trains_and_ever_less_often() -> None:
     times_s = [at_s for at_s, _ in taken(Reports(), trainer_of(2), 1e5)]
     waits_s = [after - before for before, after in pairwise(times_s)]
     assert times_s[:REPORTS] == [10.0 + EVERY_S * n for n in range(1, REPORTS + 1)], "its pause is over"
-    assert max(waits_s) <= LONGEST_S and times_s[-1] > 1e5 - LONGEST_S - 1
-    assert len(times_s) < REPORTS + 5 + 1e5 / LONGEST_S
-    assert {at_s % LONGEST_S for at_s in times_s[-10:]} == {0.0}, "those of all groups in one step"
+    assert max(waits_s[:15]) <= LONGEST_S and max(waits_s) == SETTLED_S and times_s[-1] > 1e5 - SETTLED_S - 1
+    assert len(times_s) < REPORTS + 5 + 1e5 / SETTLED_S + SETTLED_S / LONGEST_S
+    assert {at_s % SETTLED_S for at_s in times_s[-10:]} == {0.0}, "those of all groups in one step"
 
 
 def test_a_new_group_and_a_count_that_is_measured_are_reported_at_once() -> None:
@@ -71,7 +71,7 @@ def test_a_new_group_and_a_count_that_is_measured_are_reported_at_once() -> None
 
 def test_what_the_core_knows_is_as_good_as_from_one_report_a_second() -> None:
     """After ten minutes: the rate's error as said, and its actual spread over many trainers."""
-    sigma, found, live = 0.03, [], []
+    sigma, found, live, errors = 0.03, [], [], []
     for seed in range(200):
         draw = Random(seed)
         ours, theirs = Measured(SPEC), Measured(SPEC)
@@ -79,12 +79,12 @@ def test_what_the_core_knows_is_as_good_as_from_one_report_a_second() -> None:
             ours.rate(at_s, 2, rate)
         for second in range(600):  # of each EVERY_S seconds as one report of a replay has
             theirs.rate(float(second), 2, 20.0 * math.exp(draw.gauss(0.0, sigma * math.sqrt(EVERY_S))))
-        [(_, ours_s)], [(_, theirs_s)] = ours._rates.items(), theirs._rates.items()
-        assert ours_s.seconds == theirs_s.seconds == MEMORY_S
-        found.append(ours_s.per_s)
-        live.append(theirs_s.per_s)
-    assert fmean(found) == pytest.approx(20.0, rel=0.002) == fmean(live)
-    assert stdev(found) == pytest.approx(stdev(live), rel=0.25) and stdev(found) / 20.0 < NOISE / math.sqrt(MEMORY_S)
+        errors += [known.points[0].error for known in (ours, theirs)]
+        found.append(ours.rates[2])
+        live.append(theirs.rates[2])
+    assert max(errors) < 0.025 and max(errors) - min(errors) < 0.003, "as said"
+    assert fmean(found) == pytest.approx(20.0, rel=0.002) and fmean(live) == pytest.approx(20.0, rel=0.002)
+    assert stdev(found) == pytest.approx(stdev(live), rel=0.3), "and as it is"
 
 
 def test_a_group_that_makes_no_progress_or_is_gone_reports_nothing() -> None:
@@ -105,4 +105,4 @@ def test_rates_that_come_late_reach_a_plan_in_a_calm_pool() -> None:
     simulation = Simulation(core, dp.plan, [still_pool(4)], rows, SimConfig(3600.0, knowledge=Knowledge(MEASURED)))
     assert simulation.run(lambda: False, lambda _: None)
     assert sum(account.rate for account in simulation.accounts.values()) == 40.0
-    assert len(simulation.records.moments) > 3600 / LONGEST_S, "reports come until the end"
+    assert len(simulation.records.moments) > 3600 / SETTLED_S + 10, "reports come until the end"
