@@ -8,8 +8,9 @@ Each number is the work (A_e, node-seconds at the speed of one node, less what r
 the same trainers whose curves are known, the mean over the seeds. The objective is scaling-efficiency, which counts the
 same. Trainers do not run out: they are endless, or more than the pool can finish come in a stream. None of the families
 is the one that the core fits (n/r = t1 (1 + a [n > 1] + b log2 n)); ``mixed`` draws one for each trainer. ``oracle``
-knows the curves too, but measures what ``auto`` measures. ``profiled`` is the share of the node-time in profiles of
-``auto``, ``worst`` its seed with the least work.
+knows the curves too, but measures what ``auto`` measures. ``measurable`` knows, at no cost, the rates on the counts
+that trainers may have, and nothing of one node where that is fewer (it assumes linear scaling below): no measurement
+tells more. ``profiled`` is the share of the node-time in profiles of ``auto``, ``worst`` its seed with the least work.
 """
 
 from __future__ import annotations
@@ -148,7 +149,7 @@ class Files:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One replay. ``know``: ``truth``, ``oracle``, or how trainers with unknown curves are profiled."""
+    """One replay. ``know``: one of :data:`KNOWN`."""
 
     setting: str
     family: str
@@ -156,8 +157,9 @@ class Run:
     know: str
 
 
-ORACLE = "oracle"
-KNOWN = (TRUTH, "never", "auto", "inverse", ORACLE)
+ORACLE, MEASURABLE = "oracle", "measurable"
+KNOWN = ("never", "auto", "inverse", ORACLE, MEASURABLE)
+"""What may be known: how trainers of unknown curves are profiled, or more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,18 +234,25 @@ def replay(options: Options, run: Run) -> Outcome:
     setting, hours = SETTINGS[run.setting], options.hours
     changes = _changes(setting, options.files)
     rows = workload(run, setting.nodes or _mean_nodes(changes, hours), hours, options.files)
-    know = TRUTH if run.know == TRUTH else MEASURED
-    profile = Profiling.AUTO if run.know in (TRUTH, ORACLE) else Profiling(run.know)
+    know = TRUTH if run.know in (TRUTH, MEASURABLE) else MEASURED
+    profile = Profiling(run.know) if run.know in list(Profiling) else Profiling.AUTO
     plan = planners.make(options.planner)
-    if run.know == ORACLE:
-        values = {row.spec.trainer: scaling_efficiency(row.spec, row.spec.curve) for row in rows if row.spec.curve}
-        plan = partial(_knowing, plan, values)
+    if run.know in (ORACLE, MEASURABLE):
+        plan = partial(_knowing, plan, {row.spec.trainer: _value(row, run.know) for row in rows})
     core = Coordinator(CoordinatorConfig(T_FWD_S, max_parallel_trainers=options.parallel, arrivals_s=ARRIVALS_S))
     config = SimConfig(hours * 3600, knowledge=Knowledge(know, (), profile, run.seed), measure_noise=options.noise)
     simulation = Simulation(core, plan, changes, rows, config)
     simulation.run(lambda: False, lambda _: None)
     summary = summarize(simulation.records, simulation.accounts, Accounting.PAPER, len(rows), complete=True)
     return Outcome(summary.work, summary.profile_node_s / (3600 * summary.node_hours), summary.solves)
+
+
+def _value(row: WorkloadRow, know: str) -> Curve:
+    """The true value of a trainer per second, as far as it is known."""
+    curve, least = row.spec.curve or Curve.proportional(), row.spec.min_nodes
+    if know == MEASURABLE:
+        curve = Curve.of((n, curve.at(n)) for n in range(least, row.spec.max_nodes + 1))
+    return scaling_efficiency(row.spec, curve)
 
 
 def _knowing(plan: Callable[[Problem], Plan], values: dict[TrainerId, Curve], problem: Problem) -> Plan:
@@ -329,13 +338,20 @@ File = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 @click.command(help=__doc__)
-@click.option("--settings", default="calm,short,narrow,minimum,pair", callback=_listed(list(SETTINGS)))
+@click.option(
+    "--settings",
+    default="calm,short,narrow,minimum,pair",
+    callback=_listed(list(SETTINGS)),
+    show_default=True,
+    help=f"Of {', '.join(SETTINGS)}.",
+)
 @click.option(
     "--families", default=",".join([*FAMILIES, MIXED]), callback=_listed([*FAMILIES, MIXED]), show_default=True
 )
 @click.option("--seeds", default="1,2,3", show_default=True)
-@click.option("--know", default="never,auto", callback=_listed(KNOWN), show_default=True, help="Next to known curves.")
-@click.option("--oracle", is_flag=True, help="Also an oracle that pays for the measurements of auto.")
+@click.option(
+    "--know", default="never,auto", callback=_listed(KNOWN), show_default=True, help=f"Of {', '.join(KNOWN)}."
+)
 @click.option("--hours", default=24.0, show_default=True)
 @click.option("--noise", default=0.03, show_default=True, help="Relative standard deviation of a report.")
 @click.option("--parallel", default=AT_ONCE, show_default=True, help="Trainers that run at once.")
@@ -350,7 +366,6 @@ def main(
     families: list[str],
     seeds: str,
     know: list[str],
-    oracle: bool,
     hours: float,
     noise: float,
     parallel: int,
@@ -366,7 +381,7 @@ def main(
     if ("trace" in settings and events is None) or (trainers is None) != (curves is None):
         raise click.UsageError("the setting `trace` needs --events; --trainers needs --curves, and --curves --trainers")
     options = Options(hours, noise, parallel, planner, Files(events, trainers, curves))
-    knows = list(dict.fromkeys([TRUTH, *know, *([ORACLE] if oracle else [])]))
+    knows = [TRUTH, *know]
     cases = [(setting, family) for setting in settings for family in (families if setting != "pair" else ["-"])]
     runs = [Run(*case, int(seed), one) for case in cases for seed in seeds.split(",") for one in knows]
     outcomes = dict(zip(runs, _all(partial(replay, options), runs, jobs), strict=True))

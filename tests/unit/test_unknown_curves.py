@@ -36,8 +36,19 @@ def test_a_case_has_the_same_trainers_whatever_is_known_of_them() -> None:
 
 def test_the_table_has_a_row_for_each_case_and_known_curves_are_best(tmp_path: Path) -> None:
     out = tmp_path / "rows.json"
-    options = ["--settings", "narrow,pair", "--families", "dip,power", "--seeds", "1", "--hours", "1"]
-    found = CliRunner(catch_exceptions=False).invoke(unknown_curves.main, [*options, "--oracle", "--json", str(out)])
+    options = [
+        "--settings",
+        "narrow,pair",
+        "--families",
+        "dip,power",
+        "--seeds",
+        "1",
+        "--hours",
+        "1",
+        "--know",
+        "never,oracle",
+    ]
+    found = CliRunner(catch_exceptions=False).invoke(unknown_curves.main, [*options, "--json", str(out)])
     rows = re.findall(r"│ (narrow|pair) +│ (\S+)", found.stdout)
     assert rows == [("narrow", "dip"), ("narrow", "power"), ("pair", "-"), ("narrow", "(mean)")]
     work = {(r["setting"], r["family"], r["know"]): r["work"] for r in json.loads(out.read_text())}
@@ -45,6 +56,15 @@ def test_the_table_has_a_row_for_each_case_and_known_curves_are_best(tmp_path: P
         truth = work[setting, family, "truth"]
         assert work[setting, family, "never"] <= truth * 1.001
         assert work[setting, family, "never"] < work[setting, family, "oracle"] <= truth * 1.001
+
+
+def test_one_node_is_not_measurable_where_a_trainer_needs_more() -> None:
+    options = unknown_curves.Options(4.0, 0.0, 10, "dp", Files())
+    for setting, same in (("narrow", True), ("minimum", False)):
+        runs = [Run(setting, "dip", 1, know) for know in ("truth", "measurable", "oracle")]
+        truth, measurable, oracle = (unknown_curves.replay(options, run).work for run in runs)
+        assert truth * 1.001 >= oracle > 0.9 * truth
+        assert (measurable == truth) if same else (0.5 * truth < measurable < 0.995 * truth)
 
 
 def test_trainers_of_a_trace_may_come_from_files(tmp_path: Path) -> None:
