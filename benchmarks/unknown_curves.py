@@ -19,7 +19,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -102,6 +102,7 @@ FAMILIES: dict[str, Callable[[Random], SpeedUp]] = {
     f.__name__: f for f in (amdahl, overlap, plateau, dip, ring, power, rough)
 }
 MIXED, FILE = "mixed", "file"
+EACH = (*FAMILIES, MIXED)
 
 
 # --- settings -------------------------------------------------------------------------------------------------------
@@ -136,6 +137,7 @@ SETTINGS = {
     "pair": Setting(4, 1, (4,)),
     "trace": Setting(0, 1, (16, 32, 64), 5.0),
 }
+USUAL = "calm,short,narrow,minimum,pair"
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,20 +340,10 @@ File = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 @click.command(help=__doc__)
-@click.option(
-    "--settings",
-    default="calm,short,narrow,minimum,pair",
-    callback=_listed(list(SETTINGS)),
-    show_default=True,
-    help=f"Of {', '.join(SETTINGS)}.",
-)
-@click.option(
-    "--families", default=",".join([*FAMILIES, MIXED]), callback=_listed([*FAMILIES, MIXED]), show_default=True
-)
+@click.option("--settings", default=USUAL, callback=_listed(list(SETTINGS)), help=f"Of {', '.join(SETTINGS)}.")
+@click.option("--families", default=",".join(EACH), callback=_listed(EACH), show_default=True)
 @click.option("--seeds", default="1,2,3", show_default=True)
-@click.option(
-    "--know", default="never,auto", callback=_listed(KNOWN), show_default=True, help=f"Of {', '.join(KNOWN)}."
-)
+@click.option("--know", default="never,auto", callback=_listed(KNOWN), help=f"Of {', '.join(KNOWN)}.")
 @click.option("--hours", default=24.0, show_default=True)
 @click.option("--noise", default=0.03, show_default=True, help="Relative standard deviation of a report.")
 @click.option("--parallel", default=AT_ONCE, show_default=True, help="Trainers that run at once.")
@@ -388,11 +380,7 @@ def main(
     rows = [row_of(*case, outcomes) for case in cases]
     _print(rows, options)
     if out is not None:
-        found = [
-            {"setting": r.setting, "family": r.family, "seed": r.seed, "know": r.know}
-            | {"work": o.work, "profiled": o.profiled, "solves": o.solves}
-            for r, o in outcomes.items()
-        ]
+        found = [asdict(run) | asdict(outcome) for run, outcome in outcomes.items()]
         out.write_text(json.dumps(found, indent=1) + "\n")
 
 
