@@ -134,7 +134,7 @@ class ReplayList(Answer, frozen=True):
                 case=r.case,
                 summary=r.summary,
                 efficiency_is=U_IN_WORDS.format(unit=r.summary.unit),
-                remarks=remarks(r.summary),
+                remarks=list(remarks(r.summary)),
             )
             for r in replays
         ]

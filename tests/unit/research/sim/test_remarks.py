@@ -11,13 +11,13 @@ from tests.unit.research.sim.test_metrics import NODES, SHUFFLENET, bursts, repl
 
 def test_numbers_that_mean_what_they_seem_to_need_no_remark() -> None:
     summary, _ = replay([Change(0.0, joined=NODES)], trainers(10, [SHUFFLENET]), 3600.0)
-    assert remarks(summary) == []
+    assert list(remarks(summary)) == []
 
 
 def test_u_of_the_time_with_work_stands_beside_u() -> None:
     changes = [Change(0.0, joined=NODES[:20]), Change(3600.0, joined=NODES[20:])]
     summary, _ = replay(changes, trainers(10, [Curve.proportional(5)], samples=18000.0), 7200.0)
-    assert remarks(summary) == [
+    assert list(remarks(summary)) == [
         "There was work in 0.5 of 2 h. U of that time alone is 100.0%: it had 20 nodes on average, and the whole time"
         " 52.5, with which A_s counts."
     ]
@@ -33,7 +33,7 @@ def test_u_of_trainers_that_need_more_than_eq_nodes_is_explained() -> None:
 def test_a_minimum_within_eq_nodes_needs_no_remark() -> None:
     summary, _ = replay(bursts(4, 29), wide(least=7), 4 * 3600.0)
     assert summary.eq_nodes == 7.25
-    assert remarks(summary) == []
+    assert list(remarks(summary)) == []
 
 
 def test_u_above_100_percent_is_explained_whatever_the_reason() -> None:
@@ -46,4 +46,4 @@ def test_u_above_100_percent_is_explained_whatever_the_reason() -> None:
     assert summary.working.shared_efficiency is not None
     assert summary.working.shared_efficiency < 1
     (sentence,) = remarks(summary)
-    assert sentence.startswith("U can exceed 100%, because 5 dedicated nodes are worth less than as many on average.")
+    assert sentence.startswith("U can exceed 100%, because 5 dedicated nodes are worth less than varying ones.")
