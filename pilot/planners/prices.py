@@ -112,21 +112,11 @@ def _turns(c: Candidate, most: int) -> Counts:
 
 
 def _taken(problem: Problem, steps: Steps) -> tuple[list[int], float]:
-    """The counts after all steps that fit, and the price. A candidate whose step does not fit makes no further one."""
+    """The counts after all steps before the first one that does not fit, and the price."""
     least = np.array(_least(problem), dtype=np.int64)
     first = int(np.searchsorted(np.cumsum(steps.nodes), problem.nodes - least.sum(), side="right"))
-    taken = np.bincount(steps.place[:first], steps.nodes[:first], len(least))
-    counts = (least + taken.astype(np.int64)).tolist()
-    left, stopped = problem.nodes - sum(counts), set[int]()
-    for place, nodes in zip(steps.place[first:].tolist(), steps.nodes[first:].tolist(), strict=True):
-        if not left:
-            break
-        if nodes > left:
-            stopped.add(place)
-        elif place not in stopped:
-            counts[place] += nodes
-            left -= nodes
-    return counts, float(steps.per_node[first]) if first < len(steps.per_node) else 0.0
+    taken = np.bincount(steps.place[:first], steps.nodes[:first], len(least)).astype(np.int64)
+    return (least + taken).tolist(), float(steps.per_node[first]) if first < len(steps.per_node) else 0.0
 
 
 def _nearest(steps: Steps, price: float) -> list[int]:
