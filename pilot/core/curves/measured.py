@@ -183,7 +183,7 @@ class Measured:
         """Whether measurements contradict the curve of the last plan, or that curve was a guess."""
         if self._planned is None or self._spec.fixed_curve or not self._rates:
             return False
-        return self._guessed or any(_differs(self._planned.at(e.nodes), e) for e in self.estimates if e.measured)
+        return self._guessed or any(_differs(self._planned.at(p.nodes), p) for p in self.own)
 
     def learn(self, usual_per_s: float = 1.0, priors: Priors = ON_SUMMIT, now_s: float = 0.0) -> None:
         """Update the curve to plan with, before a plan is asked for, if it has moved. Without any measurement one node
@@ -251,7 +251,7 @@ class Measured:
             self._costs.note(up=grew, seconds=seconds)
 
 
-def _differs(planned: float, now: Estimate) -> bool:
+def _differs(planned: float, now: MeasuredRate) -> bool:
     return planned <= 0 or abs(math.log(now.per_s / planned)) > max(LEAST_MOVE, 2 * now.error)
 
 
