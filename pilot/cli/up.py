@@ -53,7 +53,7 @@ DEFAULTS = Settings()
 @click.option(
     "--objective",
     metavar="NAME",
-    help="What plans maximise: scaling-efficiency, throughput, priority or MODULE:FUNCTION"
+    help="What plans maximise: scaling-efficiency, throughput, priority, mean-completion-time or MODULE:FUNCTION"
     " (default: scaling-efficiency; with --planner flotilla, throughput).",
 )
 @click.option(

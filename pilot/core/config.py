@@ -15,7 +15,7 @@ from pilot.core.ids import NO_PLAN, PlanId, StudyId, TrainerId
 from pilot.core.plan.aging import Aging
 from pilot.core.plan.arrivals import Arrivals
 from pilot.core.plan.assign import Packing
-from pilot.core.plan.objective import Objective, scaling_efficiency
+from pilot.core.plan.objective import Objective, mean_completion_time, scaling_efficiency
 from pilot.core.plan.problem import Plan, Problem
 from pilot.core.pool.blame import BlameState
 from pilot.core.pool.losses import Losses
@@ -53,6 +53,11 @@ class CoordinatorConfig:
     packing: Packing | None = None  #: chooses the order in which growing trainers take free nodes; None: as submitted
     timed: bool = False  #: problems include how long trainers have trained and what is left, for planners that use it
     priors: Priors = ON_SUMMIT  #: how trainers are expected to scale until those of the pool have been measured
+
+    @property
+    def follows_work(self) -> bool:
+        """Whether plans depend on how far trainers have got."""
+        return self.timed or self.objective is mean_completion_time
 
     def __post_init__(self) -> None:
         if not self.t_fwd_s > 0:

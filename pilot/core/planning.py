@@ -29,7 +29,9 @@ from pilot.core.ids import PlanId, TrainerId
 from pilot.core.plan.aging import admit
 from pilot.core.plan.assign import assign
 from pilot.core.plan.between import interim, next_due_s
+from pilot.core.plan.objective import mean_completion_time
 from pilot.core.plan.problem import UNSAID_STEP_S, Candidate, PlanStatus, Problem
+from pilot.core.plan.remaining import both, completion_weights
 from pilot.core.pool.losses import NO_LOSS
 from pilot.core.trainer.trainer import Trainer
 
@@ -155,7 +157,7 @@ class Planning(Bookkeeping):
         free = self.pool.usable - reserved - sum(len(trainer.target) for trainer in admitted)
         trainers = admitted + self._offers(max(1, free))
         learn([trainer.measured for trainer in trainers], self.priors, self.now_s)
-        weights = self._studies.weights(self.now_s, self.pool.usable, trainers)
+        weights = self._weights(trainers)
         known = self.priors, self.costs, self.changes.useful_s(self.now_s), config.objective, weights
         pins = profiles.Profiler(self.now_s, self.pool.usable - reserved, admitted, *known).pins()
         problem = self._pose(trainers, pins, weights)
@@ -163,13 +165,21 @@ class Planning(Bookkeeping):
             return interim(problem)
         return problem
 
+    def _weights(self, trainers: Sequence[Trainer]) -> dict[TrainerId, float]:
+        """Factors of the values of trainers: of trials, and of what they have left if that is the objective."""
+        weights = self._studies.weights(self.now_s, self.pool.usable, trainers)
+        if self.config.objective is not mean_completion_time:
+            return weights
+        left = completion_weights(self.now_s, self.trainers.values(), trainers, self.config.t_fwd_s)
+        return both(weights, left)
+
     def _pose(
         self, trainers: Sequence[Trainer], pins: Mapping[TrainerId, int], weights: Mapping[TrainerId, float]
     ) -> Problem | None:
         """The problem of dividing the pool among ``trainers``; None if none of them could run.
 
-        ``pins``: counts that are fixed; one that does not fit is dropped. ``weights``: of trials
-        (:mod:`pilot.core.study.study`).
+        ``pins``: counts that are fixed; one that does not fit is dropped. ``weights``: factors of
+        their values.
         """
         growing = [t for t in trainers if not t.refuses_to_grow]
         able = [(t, room) for t in growing if (room := self._room(t)) >= t.spec.min_nodes]

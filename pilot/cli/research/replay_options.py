@@ -57,7 +57,8 @@ SWEPT: Mapping[str, tuple[str, Any, str | None, str]] = {
         "NAMES",
         str,
         "given",
-        "What plans maximise: given (in the curves file), scaling-efficiency, throughput, priority or MODULE:FUNCTION.",
+        "What plans maximise: given (in the curves file), scaling-efficiency, throughput, priority,"
+        " mean-completion-time or MODULE:FUNCTION.",
     ),
     "--t-fwd-s": ("SECONDS", _POSITIVE, "120", "Forward-looking time (see pilot up)."),
     "--max-parallel-trainers": ("COUNTS", Count(), "10", "Most trainers to run at once (Pj_max)."),

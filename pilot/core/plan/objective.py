@@ -29,14 +29,25 @@ def priority_weighted(spec: TrainerSpec, curve: Curve) -> Curve:
     return scaling_efficiency(spec, curve).scaled(spec.priority)
 
 
+def mean_completion_time(spec: TrainerSpec, curve: Curve) -> Curve:
+    """Scaling efficiency, which plans weight by the work left (:mod:`pilot.core.plan.remaining`)."""
+    return scaling_efficiency(spec, curve)
+
+
 OBJECTIVES: dict[str, Objective] = {
     "scaling-efficiency": scaling_efficiency,
     "throughput": throughput,
     "priority": priority_weighted,
+    "mean-completion-time": mean_completion_time,
 }
 
 _ONE_NODE = "seconds of its training on one node"
-_UNITS = {"scaling-efficiency": _ONE_NODE, "throughput": "samples", "priority": f"{_ONE_NODE} times its priority"}
+_UNITS = {
+    "scaling-efficiency": _ONE_NODE,
+    "throughput": "samples",
+    "priority": f"{_ONE_NODE} times its priority",
+    "mean-completion-time": "trainers completed",
+}
 
 
 def worth_sentence(objective: str) -> str:

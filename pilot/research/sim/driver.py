@@ -164,7 +164,7 @@ class Simulation:
 
     def _progress(self) -> list[Event]:
         """How far trainers have got, if problems include it; those between decisions do not."""
-        if not (self.core.config.timed and self.core.decides_now()):
+        if not (self.core.config.follows_work and self.core.decides_now()):
             return []
         groups = {trainer: self.core.trainers[trainer].group for trainer in self._running}
         return [
