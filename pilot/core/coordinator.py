@@ -22,7 +22,7 @@ from pilot.core import events
 from pilot.core.commands import CloseTrainer, Command, DrainPool, ReleaseNode, WarnOfBudget
 from pilot.core.curves import profiles
 from pilot.core.curves.measured import experience
-from pilot.core.planning import Planning
+from pilot.core.forecasting import Forecasting
 from pilot.core.pool.changes import PoolChange
 from pilot.core.study.events import StudyEvent
 from pilot.core.trainer.actions import dissolve
@@ -32,7 +32,7 @@ from pilot.core.trainer.trainer import Phase
 LOST = "entries of the journal are missing"
 
 
-class Coordinator(Planning):
+class Coordinator(Forecasting):
     """The pure state machine that both the live driver and the simulator run.
 
     The fields of its state may be read by anyone. ``later`` are the configurations that take over, one each time that
@@ -49,6 +49,7 @@ class Coordinator(Planning):
         out += self._closed(out)
         out += self._release_vacant()
         self.usage.count(now_s, len(self.pool))
+        self.forecasts.has(now_s, len(self.pool))
         if any(isinstance(command, CloseTrainer) for command in out):
             measured = [trainer.measured for trainer in self.trainers.values()]
             self.priors = experience(measured, self.config.priors, self.priors)
