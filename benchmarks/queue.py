@@ -87,7 +87,7 @@ class Told(Simulation):
     def _settle(self, given: Sequence[Event]) -> None:
         super()._settle(given)
         came = [event.spec.trainer for event in given if isinstance(event, TrainerSubmitted)]
-        found = self.core.prognoses() if came else {}
+        found = self.core.prognoses(self.now_s) if came else {}
         for name in came:
             self.told[name] = self.now_s, found[name].starts_in_s if name in found else 0.0
 

@@ -132,7 +132,9 @@ def command(
     answer = pool_at(root).submit(submission)
     options.mention_our_options(script, arguments)
     copied = code.sentences(ddp=ddp) if code is not None else []
-    return answer, "\n".join([f"submitted {answer.trainer}; its files: {answer.directory}", *copied])
+    waits = "; ".join(filter(None, [answer.prognosis, answer.waits]))
+    lines = [f"submitted {answer.trainer}; its files: {answer.directory}", *copied]
+    return answer, "\n".join([*lines, f"it waits: {waits}"] if waits else lines)
 
 
 @click.command("resume")

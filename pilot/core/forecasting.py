@@ -18,7 +18,7 @@ from pilot.core.trainer.trainer import Trainer
 class Forecasting(Planning):
     """The trainers that wait, and when they are expected to start."""
 
-    def prognoses(self) -> dict[TrainerId, Prognosis]:
+    def prognoses(self, now_s: float) -> dict[TrainerId, Prognosis]:
         """The prognosis for each trainer that waits, in the order of submission; none while the pool drains."""
         there = [trainer for trainer in self._registry.open.values() if not (trainer.held or trainer.shelved)]
         usable = self.pool.usable - self._studies.reserved
@@ -28,23 +28,24 @@ class Forecasting(Planning):
             return {}
         usual_most = max(1, round(running * nodes(math.inf) / max(1, usable)))
         most = self.config.max_parallel_trainers or usual_most
-        calm_s = max(self.changes.mean_s, self.now_s - self.changes.last_s)
-        found = forecast(list(self._jobs(there, most)), Expected(nodes, most, self.config.t_fwd_s, calm_s))
-        return {name: one.corrected(self.forecasts.factor, self.config.t_fwd_s) for name, one in found.items()}
+        calm_s = max(self.changes.mean_s, now_s - self.changes.last_s)
+        expected = Expected(nodes, most, self.config.t_fwd_s, calm_s, self.forecasts.factor)
+        return forecast(list(self._jobs(now_s, there, most)), expected)
 
     def _arrived(self, came: Trainer | None) -> list[Command]:
         """As planning does; when it is expected to start is remembered, to learn from that."""
         out = super()._arrived(came)
         if came is not None and not came.target and not self.forecasts.full:
-            one = self.prognoses().get(came.id)
+            one = self.prognoses(self.now_s).get(came.id)
             if one is not None and one.starts_in_s:
                 self.forecasts.expected_s[came.id] = self.now_s + one.starts_in_s
         return out
 
-    def _jobs(self, there: list[Trainer], most: int) -> Iterator[Job]:
-        weights, usual, turns_s = self._weights(there), usual_s(self.trainers.values()), self._turns_in_s(there, most)
+    def _jobs(self, now_s: float, there: list[Trainer], most: int) -> Iterator[Job]:
+        weights, usual = self._weights(there), usual_s(self.trainers.values())
+        turns_s = self._turns_in_s(now_s, there, most)
         for trainer in there:
-            left, curve = remaining(self.now_s, trainer, usual), trainer.measured.curve
+            left, curve = remaining(now_s, trainer, usual), trainer.measured.curve
             single = curve.single_node_rate()
             yield Job(
                 self._candidate(trainer, trainer.spec.max_nodes, weights),
@@ -54,7 +55,7 @@ class Forecasting(Planning):
                 turns_s.get(trainer.id, math.inf),
             )
 
-    def _turns_in_s(self, there: list[Trainer], most: int) -> dict[TrainerId, float]:
+    def _turns_in_s(self, now_s: float, there: list[Trainer], most: int) -> dict[TrainerId, float]:
         """In how many seconds each trainer that waits has its turn at the latest, about."""
         longest_s, aging = self.config.longest_wait_s, self.aging
         least = {trainer.id: trainer.spec.min_nodes for trainer in there}
@@ -63,7 +64,7 @@ class Forecasting(Planning):
             return {}
         mean = sum(least[name] for name in waiting) / len(waiting)
         at_once = max(1, int(min(self.pool.usable * SHARE / mean, most * SHARE)))
-        ends_s = sorted(until_s - self.now_s for until_s in aging.until_s.values() if until_s > self.now_s)[-at_once:]
+        ends_s = sorted(until_s - now_s for until_s in aging.until_s.values() if until_s > now_s)[-at_once:]
         first_s = ends_s[0] if len(ends_s) == at_once else 0.0
-        overdue_s = {name: max(first_s, aging.since_s[name] + longest_s - self.now_s) for name in waiting}
+        overdue_s = {name: max(first_s, aging.since_s[name] + longest_s - now_s) for name in waiting}
         return {name: overdue_s[name] + place // at_once * longest_s for place, name in enumerate(waiting)}

@@ -76,8 +76,7 @@ class TrainerStatus(Answer, frozen=True):
     #: its place among the trainers that wait for nodes, from 1, in the order of submission; null: it does not wait. One
     #: that needs fewer nodes may start before an earlier one
     place: int | None = None
-    #: when it is expected to start, if those that have nodes now keep them until they end; null: it does not wait, or
-    #: this cannot be foretold
+    #: when it is expected to start; null: it does not wait, or this cannot be foretold
     expected_start_s: float | None = None
     prognosis: str = ""  #: both in words, or why there is no such time; empty: it does not wait
 

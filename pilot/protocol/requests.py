@@ -129,6 +129,11 @@ class Submitted(Answer, frozen=True):
 
     trainer: str  #: the new trainer's name
     directory: str  #: its folder on the coordinator's host, with `logs/` and `checkpoints/`
+    place: int | None = None  #: its place among the trainers that wait for nodes, from 1; null: it starts at once
+    #: when it is expected to start, on the pool's clock; null: at once, or this cannot be foretold
+    expected_start_s: float | None = None
+    prognosis: str = ""  #: both in words; empty: it starts at once
+    waits: str = ""  #: what it waits for, in words; empty: it starts at once
 
 
 class TrainerList(Answer, frozen=True):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
 
@@ -19,7 +19,7 @@ from pilot.core.ids import TrainerId
 from pilot.core.plan.problem import Candidate
 from pilot.core.trainer.trainer import Trainer
 
-WORK = 6000
+WORK = 2000
 """About this many shares of trainers are computed for a forecast. Whoever starts later is expected at the same pace."""
 
 REVERTS_S = 3600.0
@@ -31,10 +31,10 @@ MEMORY_S = 24 * 3600.0
 EARLY = 0.55
 """The share of trainers that are to start before they are expected."""
 
-LEARNS = 0.2
+LEARNS = 0.05
 """How far a start moves the logarithm of the factor, if it is as rare as can be."""
 
-FACTORS = 0.25, 4.0
+FACTORS = 0.5, 2.0
 
 OUTSTANDING = 20
 """A pool learns from at most this many forecasts at a time, so that an arrival in a long queue costs little."""
@@ -70,6 +70,7 @@ class Expected:
     most: int  #: how many trainers may share them
     t_fwd_s: float  #: the forward-looking time of plans
     calm_s: float = math.inf  #: until nodes come or leave
+    factor: float = 1.0  #: by which its forecasts are off
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +90,6 @@ class Prognosis:
         """When it is expected to start, on the clock that shows ``now_s``."""
         return None if self.starts_in_s is None else now_s + self.starts_in_s
 
-    def corrected(self, factor: float, least_s: float) -> Prognosis:
-        """The prognosis with the pool's ``factor``; who does not start at once starts in ``least_s`` or later."""
-        if not self.starts_in_s:
-            return self
-        return replace(self, starts_in_s=max(least_s, factor * self.starts_in_s))
-
 
 def forecast(jobs: Sequence[Job], pool: Expected) -> dict[TrainerId, Prognosis]:
     """The prognosis for each of ``jobs`` that waits, in ``pool``; they are in the order of submission."""
@@ -104,10 +99,8 @@ def forecast(jobs: Sequence[Job], pool: Expected) -> dict[TrainerId, Prognosis]:
     largest = max(pool.nodes(0.0), pool.nodes(math.inf))
     found: dict[TrainerId, Prognosis] = {}
     for place, job in enumerate(waiting, 1):
-        in_s, rough = play.starts.get(job.name, (math.inf, False))
-        if job.turn_in_s < in_s:
-            in_s, rough = job.turn_in_s, False
-        fits = job.candidate.min_nodes <= largest
+        fits, (in_s, rough) = job.candidate.min_nodes <= largest, play.starts.get(job.name, (math.inf, False))
+        in_s = min(job.turn_in_s, max(pool.t_fwd_s, in_s * pool.factor) if in_s else 0.0)
         starts_in_s = in_s if fits and in_s < math.inf else None
         found[job.name] = Prognosis(place, len(waiting), starts_in_s, play.endless if fits else "", rough)
     return found
@@ -126,46 +119,45 @@ class _Play:
         self._at_s, self._rough = 0.0, False
 
     def run(self) -> None:
-        """Play until all have started, or nobody ends any more."""
+        """Play until all have started, or nobody ends any more. Whoever is late starts at the same pace."""
         waiting = sum(not job.runs for job in self._jobs)
-        for _ in range(max(1, WORK // max(1, min(self._pool.most, len(self._jobs))))):
-            counts = self._share_out()
+        for _ in range(WORK // max(6, min(self._pool.most, len(self._jobs)))):
+            there = self._jobs[: self._pool.most]
+            self._share_out(there)
             if len(self.starts) == waiting:
                 return
-            if not self._pass_on(counts):
-                self.endless = next(
-                    (job.name for job in self._jobs if counts.get(job.name) and job.left_s == math.inf), ""
-                )
+            if not self._pass_on(there):
+                runs = (job.name for job in there if self._held[job.name] and job.left_s == math.inf)
+                self.endless = next(runs, "")
                 return
-        late = [job for job in self._jobs if not (job.runs or job.name in self.starts)]
+        late = [job.name for job in self._jobs if not (job.runs or job.name in self.starts)]
         pace_s = self._at_s / max(1, len(self.starts))
-        self.starts |= {job.name: (self._at_s + pace_s * number, True) for number, job in enumerate(late, 1)}
+        self.starts |= {name: (self._at_s + pace_s * number, True) for number, name in enumerate(late)}
 
-    def _share_out(self) -> dict[TrainerId, int]:
-        """The counts of now; those that have nodes for the first time start."""
-        there, pool = self._jobs[: self._pool.most], self._pool
-        if self._at_s >= pool.calm_s:  # with the nodes that come, more changes hands than by ends alone
+    def _share_out(self, there: Sequence[Job]) -> None:
+        """Divide the nodes of now; those that have some for the first time start."""
+        if self._at_s >= self._pool.calm_s:  # with the nodes that come, more changes hands than by ends alone
             self._held = {job.name: min(self._held.get(job.name, 0), job.candidate.min_nodes) for job in there}
-        counts = divided(there, self._held, round(pool.nodes(self._at_s)), pool.t_fwd_s)
-        self._held = counts
+        self._held = divided(there, self._held, round(self._pool.nodes(self._at_s)), self._pool.t_fwd_s)
         for job in there:
-            if counts[job.name] and not job.runs:
+            if self._held[job.name] and not job.runs:
                 self.starts.setdefault(job.name, (self._at_s, self._rough))
-        return counts
 
-    def _pass_on(self, counts: dict[TrainerId, int]) -> bool:
+    def _pass_on(self, there: Sequence[Job]) -> bool:
         """Let the time pass until the next trainer ends; False if none does."""
-        speeds = {job.name: job.speed.at(counts[job.name]) for job in self._jobs[: self._pool.most]}
-        ends_s = {name: self._left_s[name] / speed for name, speed in speeds.items() if speed > 0}
-        last, passed_s = min(ends_s.items(), key=lambda item: item[1], default=(None, math.inf))
-        if self._at_s < self._pool.calm_s < self._at_s + passed_s:
-            last, passed_s = None, self._pool.calm_s - self._at_s
+        speeds = [job.speed.at(self._held[job.name]) for job in there]
+        ends_s = [
+            self._left_s[job.name] / speed if speed else math.inf for job, speed in zip(there, speeds, strict=True)
+        ]
+        passed_s = min(ends_s, default=math.inf)
+        ends = not self._at_s < self._pool.calm_s < self._at_s + passed_s
+        passed_s = passed_s if ends else self._pool.calm_s - self._at_s
         if math.isinf(passed_s):
             return False
-        for name in ends_s:
-            self._left_s[name] -= passed_s * speeds[name]
-        self._rough = self._rough or any(job.rough for job in self._jobs if job.name == last)
-        self._jobs = [job for job in self._jobs if job.name != last]
+        for job, speed in zip(there, speeds, strict=True):
+            self._left_s[job.name] -= passed_s * speed
+        if ends:
+            self._rough = self._jobs.pop(ends_s.index(passed_s)).rough or self._rough
         self._at_s += passed_s
         return True
 

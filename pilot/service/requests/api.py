@@ -163,7 +163,7 @@ class Api:
         await self._decide(events.TrainerSubmitted(spec), f"trainer {trainer} is submitted")
         if replaced is not None:
             await _in(self._disk, self._launches.remove, replaced.spec)
-        return requests.Submitted(trainer=trainer, directory=str(self._launches.shown(spec)))
+        return self._view.submitted(trainer)
 
     async def status(self, _: requests.Nothing) -> PoolStatus:
         """Pool, trainers, solves, node-seconds, U."""

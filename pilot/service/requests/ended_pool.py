@@ -7,13 +7,13 @@ from pathlib import Path
 import msgspec
 
 from pilot.core.errors import JournalError, UserError
+from pilot.core.plan.prognosis import Prognosis
 from pilot.core.trainer.trainer import Phase, Trainer
 from pilot.protocol.pool_status import KeeperStatus, TrainerStatus
 from pilot.rundir.journal import read
 from pilot.rundir.rundir import RunDir
 from pilot.service.durability.restore import restore
 from pilot.service.requests.launch_store import LaunchStore
-from pilot.service.requests.queue_prognosis import Prognosis
 from pilot.service.requests.status_view import About, PoolView
 from pilot.service.requests.study_store import StudyStore
 from pilot.service.settings import fresh_core, settings_of

@@ -6,12 +6,15 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from statistics import median
 
+from msgspec.structs import replace
+
 from pilot import planners
 from pilot.core.coordinator import Coordinator
 from pilot.core.errors import UserError
 from pilot.core.ids import TrainerId
 from pilot.core.plan.explain import explain, rate_sentences
 from pilot.core.plan.objective import scaling_efficiency, worth_sentence
+from pilot.core.plan.prognosis import Prognosis
 from pilot.core.trainer.budget import hours
 from pilot.core.trainer.proof import ProofState
 from pilot.core.trainer.trainer import Trainer
@@ -32,14 +35,22 @@ from pilot.protocol.pool_status import (
     UtilisationStatus,
 )
 from pilot.protocol.remaining_work import BY_SESSION, Goal
-from pilot.protocol.requests import Explained, NodeList, PilotList, StudyList, StudyStatus, TrainerList, TrialList
+from pilot.protocol.requests import (
+    Explained,
+    NodeList,
+    PilotList,
+    StudyList,
+    StudyStatus,
+    Submitted,
+    TrainerList,
+    TrialList,
+)
 from pilot.service.agents.node_remarks import node_remarks
 from pilot.service.agents.roster import Roster
 from pilot.service.requests import study_store, warnings
 from pilot.service.requests.launch_store import LaunchStore
-from pilot.service.requests.queue_prognosis import Prognosis, prognoses
 from pilot.service.requests.study_store import StudyStore
-from pilot.service.requests.waiting import Waiting, remarks
+from pilot.service.requests.waiting import Waiting, place_in_queue, remarks
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +158,23 @@ class PoolView:
         )
 
     def explain(self, name: str) -> Explained:
-        """Why the trainer of this name has its nodes, or why it ended."""
-        return _explained(self.about().objective, self.core, self.monitor, TrainerId(name))
+        """Why the trainer of this name has its nodes or waits, or why it ended."""
+        about = self.about()
+        found = _explained(about.objective, self.core, self.monitor, TrainerId(name))
+        row = self._trainer_view(about.keeper)(trainer_of(self.core, name))
+        waits = "; ".join(filter(None, [row.prognosis, row.waits])) if row.place is not None else ""
+        return replace(found, sentences=[*found.sentences, f"It waits: {waits}."]) if waits else found
+
+    def submitted(self, name: TrainerId) -> Submitted:
+        """The answer to the submission of this trainer, with its place if it does not start at once."""
+        trainer = self.core.trainers[name]
+        answer = Submitted(trainer=name, directory=str(self.launches.shown(trainer.spec)))
+        queued = self._prognoses().get(name)
+        if queued is None or queued.starts_in_s == 0.0:
+            return answer
+        row = self._trainer_view(self.about().keeper)(trainer)
+        place, at_s = row.place, row.expected_start_s
+        return replace(answer, place=place, expected_start_s=at_s, prognosis=row.prognosis, waits=row.waits)
 
     def studies(self) -> StudyList:
         """All studies, in the order of submission."""
@@ -189,9 +215,13 @@ class PoolView:
         self._now_s()
         return list(map(self._trainer_view(keeper), self.core.trainers.values()))
 
+    def _prognoses(self) -> dict[TrainerId, Prognosis]:
+        """The prognosis for each trainer that waits for nodes."""
+        return self.core.prognoses(self._now_s())
+
     def _trainer_view(self, keeper: KeeperStatus) -> Callable[[Trainer], TrainerStatus]:
         """A function that gives a trainer's status; what it needs of the pool is computed once."""
-        waiting, queue = Waiting(self.core, self.monitor, keeper), prognoses(self.core, self.monitor)
+        waiting, queue = Waiting(self.core, self.monitor, keeper), self._prognoses()
         return lambda trainer: self._trainer(trainer, waiting.of(trainer), queue.get(trainer.id))
 
     def _trainer(self, trainer: Trainer, waits: str, queued: Prognosis | None) -> TrainerStatus:
@@ -229,7 +259,7 @@ class PoolView:
             elapsed_s=ran_until_s - (record.submitted_s if record.started_s is None else record.started_s),
             left_s=goal.left_s(trainer.epoch, trainer.step, trainer.samples, rate),
             waits=waits,
-            prognosis=queued.sentence() if queued else "",
+            prognosis=place_in_queue(queued) if queued else "",
             place=queued.place if queued else None,
             expected_start_s=queued.at_s(monitor.now_s) if queued else None,
             **asdict(trainer.counts),

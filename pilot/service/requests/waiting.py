@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pilot.core.coordinator import Coordinator
+from pilot.core.plan.prognosis import Prognosis
 from pilot.core.pool.evidence import DEATHS_WITHIN_S
 from pilot.core.trainer.situation import WRITES_TRIED
 from pilot.core.trainer.trainer import Phase, Trainer
@@ -20,13 +21,24 @@ QUIET_S = 120.0
 training after this long."""
 
 
+def place_in_queue(prognosis: Prognosis) -> str:
+    """A trainer's place among those that wait, and its expected start, in words."""
+    place = f"number {prognosis.place} of {counted(prognosis.waiting, 'waiting trainer')}"
+    if prognosis.starts_in_s:
+        about = "roughly" if prognosis.rough else "about"
+        return f"{place}, expected to start in {about} {duration(prognosis.starts_in_s)}"
+    if prognosis.starts_in_s is None and prognosis.endless:
+        return f"{place}, start unknown: it is not known how long {prognosis.endless} will run"
+    return place
+
+
 class Waiting:
     """Computes once what is needed for all trainers."""
 
     def __init__(self, core: Coordinator, monitor: Monitor, keeper: KeeperStatus) -> None:
         self._draining, self._has_nodes = core.draining, bool(core.pool.nodes)
         self._admitted = {trainer.id for trainer in core.admitted()}
-        self._free = core.pool.available()
+        self._free, self._usable = core.pool.available(), core.pool.usable
         self._busy = [(node, core.pool.occupant[node]) for node in core.pool.busy]
         self._monitor = monitor
         self._keeper = keeper
@@ -64,6 +76,8 @@ class Waiting:
         if (missing := trainer.spec.min_nodes - len(self._free) + aside) <= 0:
             return "waiting for a plan"
         needs = f"waiting for {_more(missing)}" if self._has_nodes else f"waiting for {node_count(missing)}"
+        if self._has_nodes and trainer.spec.min_nodes > self._usable:
+            needs += f": it needs {trainer.spec.min_nodes}, and the pool has {self._usable}"
         without = f"{aside} free node{'' if aside == 1 else 's'} set aside for it (pilot nodes)" if aside else ""
         busy = [f"{node} is free once {closes} has closed" for node, closes in self._busy[:NODES_NAMED]]
         return "; ".join(filter(None, [needs, without, *busy, _queue(self._keeper), self._keeper.held_back]))

@@ -137,7 +137,10 @@ def test_a_trainer_says_what_it_waits_for_and_how_far_it_is() -> None:
     stage.at(1.0).post(PoolChanged(joined=(A,)))
     at_two = time.mktime((*time.localtime()[:3], 2, 10, 0, 0, 0, -1))
     queued = msgspec.structs.replace(JOBS, pending=1, waited_s=180.0, expected_unix_s=at_two)
-    assert stage.row(2.0, queued).waits == "waiting for 1 more node; in the queue for 3m00s, Slurm expects 02:10"
+    assert (
+        stage.row(2.0, queued).waits
+        == "waiting for 1 more node: it needs 2, and the pool has 1; in the queue for 3m00s, Slurm expects 02:10"
+    )
     stage.at(3.0).post(PoolChanged(joined=(B,)))
     stage.at(4.0).plan(t=2)
     row = stage.row(16.0)
