@@ -154,12 +154,13 @@ def test_priors_are_learned_from_other_trainers() -> None:
 
 
 def test_stated_errors_match_actual_ones() -> None:
-    """Points of FreeTrain's seven curves, with priors from the other six, and of trainers that the model does not
-    describe.
+    """Points of FreeTrain's seven curves, with priors from the other six, of trainers that the model does not
+    describe, and measured ones.
     """
     table2 = [Curve.of(zip(NODES, rates, strict=True)) for rates in KILOSAMPLES_PER_S.values()]
     rows = all_rows(table2)
     own = [row for row in rows if row.curves == "of the file"]
-    assert all(0.4 < row.z < 1.3 and row.within_2 > 0.85 for row in own), own
-    assert all(row.z < 2.1 for row in rows), rows
-    assert 0.7 < math.sqrt(fmean(row.z**2 for row in rows)) < 1.3
+    assert all(0.4 < row.z < 1.0 and row.within_2 > 0.9 for row in own), own
+    measured_apart = "measured, shared"  # two visits do not show how far visits are apart
+    assert all(row.z < 1.3 for row in rows if row.curves != measured_apart), rows
+    assert 0.6 < math.sqrt(fmean(row.z**2 for row in rows if row.curves != measured_apart)) < 1.0

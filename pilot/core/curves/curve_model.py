@@ -29,8 +29,15 @@ SIGMA = 0.04
 
 MISFIT = 0.5
 """The model's error, as a fraction of the growth in step time that it predicts from the nearest measured count:
-trainers of another form (Amdahl's law, a ring, Pollux's) are off by about this much. With it, SIGMA and the priors the
-stated errors match the actual ones: ``python -m benchmarks.curve_errors``."""
+trainers of another form (Amdahl's law, a ring, Pollux's) are off by about this much. With it, SIGMA, the priors and the
+two below the stated errors match the actual ones: ``python -m benchmarks.curve_errors``."""
+
+LINEAR = (0.35, 0.7)
+"""How far a loss that grows with n (Amdahl's law), and not with its logarithm, would be off counts as an error by these
+factors, beyond the measured counts and between them."""
+
+ALONE = 1.6
+"""Of a trainer measured on one count, only the priors say how it scales: its shape is less certain by this factor."""
 
 _STEPS = 20
 _SMALLEST_GAIN = 1e-9
@@ -108,8 +115,18 @@ class Fit:
         missed = MISFIT * (longer - _growth(near, self.ln_a, self.ln_b)[0])
         da, db = by_a - self.mean_slopes[0], by_b - self.mean_slopes[1]
         aa, ab, bb = self.covariance
-        model = SIGMA**2 + missed * missed + self.variance
-        return math.sqrt(model + da * da * aa + 2 * da * db * ab + db * db * bb)
+        shape = missed * missed + da * da * aa + 2 * da * db * ab + db * db * bb
+        shape = shape * ALONE**2 if len(self.nodes) < 2 else shape + self._if_linear(nodes, longer) ** 2
+        return math.sqrt(SIGMA**2 + self.variance + shape)
+
+    def _if_linear(self, nodes: float, longer: float) -> float:
+        """The part of the error for a loss that is linear in n through the two nearest measured counts."""
+        right = min(max(bisect_left(self.nodes, nodes), 1), len(self.nodes) - 1)
+        (n0, t0), (n1, t1) = (
+            (n, math.exp(_growth(n, self.ln_a, self.ln_b)[0])) for n in self.nodes[right - 1 : right + 1]
+        )
+        time = t0 + (t1 - t0) * (nodes - n0) / (n1 - n0)
+        return LINEAR[n0 < nodes < n1] * (math.log(max(time, 1.0)) - longer)
 
 
 def fit(points: Sequence[MeasuredRate], priors: Priors) -> Fit:

@@ -22,17 +22,21 @@ KEPT_OF_POOL = 20
 NOISE = 0.1
 """Relative standard deviation of a rate measured over one second; over t seconds it is this over sqrt(t)."""
 
-VISIT = 0.02
-"""The relative standard deviation between visits to a count, until two were made: other nodes, other load. It counts as
-this many (:data:`SEEN`) differences that were seen."""
-
-SEEN = 2.0
-
-SETTLED = 0.03
-"""A second visit counts as one once its noise is this small."""
+REPORTS_SD = 0.03
+"""Relative standard deviation of reports that goes with NOISE: each shares most of its steps with the one before."""
 
 SCATTER_REPORTS = 30
 """The scatter of reports is averaged over about this many."""
+
+VISIT = 0.02
+"""The relative standard deviation between visits to a count (other nodes, other load), until more is seen; it counts as
+one (:data:`VISITS_SEEN`)."""
+
+VISITS_SEEN = 1
+VISITS_KEPT = 20
+
+SETTLED = 0.03
+"""A second visit counts as one once its noise is this small."""
 
 LONGEST_S = 30.0
 """Longer times between two reports count only as this much, because the trainer may have stood still."""
@@ -46,39 +50,76 @@ LEAST_MOVE = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """``per_s`` samples per second, last seen at ``seen_s``: a filtered random walk (Kalman's filter, of logarithms).
+    """``per_s`` samples per second in the last visit to a count, last seen at ``seen_s``: a filtered random walk
+    (Kalman's filter, of logarithms).
 
-    ``variance``: of the noise in it, at that time; ``before_per_s``: what the visit before measured (0: there was none)
+    ``variance``: of the noise in it; ``before_per_s``, ``before_variance``: what was known as the visit began (0: it is
+    the first); ``earlier``: how many visits before it were long enough
     """
 
     per_s: float
     variance: float
     seen_s: float
     before_per_s: float = 0.0
-
-    def error(self, now_s: float, scatter: float) -> float:
-        """The relative standard deviation of the rate that another visit would find, if reports scatter ``scatter``
-        times as much as assumed."""
-        apart = math.log(self.per_s / self.before_per_s) if self.before_per_s else 0.0
-        visits = (SEEN * VISIT**2 + apart**2 / 2) / (SEEN + (self.before_per_s > 0))
-        return drifted(math.sqrt(scatter * self.variance + visits), now_s - self.seen_s)
+    before_variance: float = 0.0
+    earlier: int = 0
 
     @property
     def visits(self) -> int:
-        """In how many visits it was measured: one or two."""
-        return TWICE if self.before_per_s and self.variance <= SETTLED**2 else 1
+        """How many visits were long enough, :data:`TWICE` at most."""
+        return min(self.earlier + (self.variance <= SETTLED**2), TWICE)
 
-    def again(self, error: float) -> Rate:
-        """The rate as another visit begins, with its ``error`` at that time."""
-        return Rate(self.per_s, error**2, self.seen_s, self.per_s)
+    def and_then(self, now_s: float, per_s: float, seconds: float) -> Rate:
+        """Combined with a later measurement over ``seconds``."""
+        drift = drifted(0.0, now_s - self.seen_s) ** 2
+        gain = 1 / (1 + NOISE**2 / seconds / (self.variance + drift))
+        return replace(
+            self,
+            per_s=self.per_s * (per_s / self.per_s) ** gain,
+            variance=(1 - gain) * (self.variance + drift),
+            seen_s=now_s,
+            before_variance=self.before_variance + drift,
+        )
 
-    def and_then(self, now_s: float, per_s: float, seconds: float) -> tuple[Rate, float]:
-        """Combined with a later measurement over ``seconds``; and how far that is off, in expected variances."""
-        variance = drifted(math.sqrt(self.variance), now_s - self.seen_s) ** 2
-        off, noise = math.log(per_s / self.per_s), NOISE**2 / seconds
-        gain = variance / (variance + noise)
-        new = Rate(self.per_s * math.exp(gain * off), (1 - gain) * variance, now_s, self.before_per_s)
-        return new, off**2 / (variance + noise)
+
+@dataclass(slots=True)
+class Scatter:
+    """What was seen of a trainer: how much more its ``reports`` vary than assumed (a factor of variances), and the
+    variance between ``visits``, from that many (``seen``)."""
+
+    reports: float = 1.0
+    visits: float = VISIT**2
+    seen: int = VISITS_SEEN
+
+    def note_report(self, rate: Rate, per_s: float) -> None:
+        """A report of a visit that has the ``rate`` so far."""
+        off = math.log(per_s / rate.per_s) ** 2 / (REPORTS_SD**2 + rate.variance)
+        self.reports = max(1.0, self.reports + (min(off, SCATTER_REPORTS) - self.reports) / SCATTER_REPORTS)
+
+    def note_visit(self, rate: Rate) -> None:
+        """A visit is over."""
+        if rate.before_per_s and rate.variance <= SETTLED**2:
+            self.visits, self.seen = self._with_visit(rate), min(self.seen + 1, VISITS_KEPT)
+
+    def point(self, nodes: int, rate: Rate, now_s: float) -> MeasuredRate:
+        """The rate that another visit would find: the mean of the last one and those before, or if they differ by more
+        than their errors the last one."""
+        variance, per_s, visits = self._of_visit(rate), rate.per_s, self.visits
+        if rate.before_per_s:
+            apart = math.log(rate.per_s / rate.before_per_s)
+            share = 1 - variance / (rate.before_variance + apart**2 + variance)
+            per_s, variance = rate.before_per_s * math.exp(share * apart), share * variance
+            visits = self._with_visit(rate) if rate.variance <= SETTLED**2 else visits
+        error = drifted(math.sqrt(variance + visits), now_s - rate.seen_s)
+        return MeasuredRate(nodes, per_s, error, max(1, rate.visits))
+
+    def _of_visit(self, rate: Rate) -> float:
+        return self.reports * rate.variance + self.visits
+
+    def _with_visit(self, rate: Rate) -> float:
+        """The variance between visits, if this one counts, too."""
+        off = math.log(rate.per_s / rate.before_per_s) ** 2 / (rate.before_variance + self._of_visit(rate))
+        return max(VISIT**2, self.visits * (1 + (off - 1) / (self.seen + 1)))
 
 
 @dataclass(slots=True)
@@ -115,7 +156,7 @@ class Measured:
     _visit: tuple[int, int] = (0, 0)
     _rated_s: float = 0.0
     _now_s: float = 0.0
-    _scatter: float = 1.0
+    _scatter: Scatter = field(default_factory=Scatter)
     _costs: RescaleCosts = field(default_factory=lambda: RescaleCosts(KEPT_COSTS))
     _writes_s: list[float] = field(default_factory=list)
     _trained_s: float = 0.0
@@ -127,7 +168,7 @@ class Measured:
     @property
     def rates(self) -> dict[int, float]:
         """Measured samples per second, by node count."""
-        return {nodes: rate.per_s for nodes, rate in self._rates.items()}
+        return {nodes: self._scatter.point(nodes, rate, self._now_s).per_s for nodes, rate in self._rates.items()}
 
     @property
     def guessed(self) -> bool:
@@ -151,10 +192,7 @@ class Measured:
     def points(self) -> tuple[MeasuredRate, ...]:
         """The measured rates with their errors, by node count: its own, and where it has none those of another trainer
         of its script."""
-        own = [
-            MeasuredRate(nodes, rate.per_s, rate.error(self._now_s, self._scatter), rate.visits)
-            for nodes, rate in sorted(self._rates.items())
-        ]
+        own = [self._scatter.point(nodes, rate, self._now_s) for nodes, rate in sorted(self._rates.items())]
         return settled(joined(own, self._spec.known, self._priors), self._priors, newest=self._visit[0])
 
     @property
@@ -234,16 +272,23 @@ class Measured:
             return
         before, visit = self._rates.get(nodes), (nodes, generation)
         self._now_s = now_s
-        if before is None:
-            self._rates[nodes] = Rate(samples_per_s, NOISE**2 / FIRST_S, now_s)
-        elif visit != self._visit:
-            error = next(point.error for point in self.points if point.nodes == nodes)
-            self._rates[nodes], _ = before.again(error).and_then(now_s, samples_per_s, FIRST_S)
-        else:
+        if visit != self._visit:
+            self._begin_visit(nodes, samples_per_s)
+        elif before is not None:
+            self._scatter.note_report(before, samples_per_s)
             seconds = min(max(now_s - self._rated_s, FIRST_S), LONGEST_S)
-            self._rates[nodes], off = before.and_then(now_s, samples_per_s, seconds)
-            self._scatter = max(1.0, self._scatter + (min(off, SCATTER_REPORTS) - self._scatter) / SCATTER_REPORTS)
+            self._rates[nodes] = before.and_then(now_s, samples_per_s, seconds)
         self._visit, self._rated_s = visit, now_s
+
+    def _begin_visit(self, nodes: int, samples_per_s: float) -> None:
+        if (last := self._rates.get(self._visit[0])) is not None:
+            self._scatter.note_visit(last)
+        first = Rate(samples_per_s, NOISE**2 / FIRST_S, self._now_s)
+        if nodes in self._rates:
+            error = next(point.error for point in self.points if point.nodes == nodes)
+            before = {"before_per_s": self.rates[nodes], "before_variance": error**2}
+            first = replace(first, **before, earlier=self._rates[nodes].visits)
+        self._rates[nodes] = first
 
     def cost(self, grew: bool, seconds: float) -> None:
         """Add the cost of a rescale up (``grew``) or down."""
@@ -257,10 +302,11 @@ def _differs(planned: float, now: MeasuredRate) -> bool:
 
 def experience(trainers: Sequence[Measured], at_first: Priors, before: Priors) -> Priors:
     """Return the pool's priors for the next trainer, from the newest of ``trainers`` that were measured on two counts
-    or more; ``at_first``, ``before``: its priors when it came up, and until now.
+    or more, one of each script; ``at_first``, ``before``: its priors when it came up, and until now.
     """
-    measured = [points for trainer in trainers if len(points := trainer.own) > 1]
-    return priors_of(measured[-KEPT_OF_POOL:], at_first, start=before, rounds=2) if measured else before
+    by_script = {t._spec.script or str(i): t for i, t in enumerate(trainers) if len(t._rates) > 1}
+    newest = list(by_script.values())[-KEPT_OF_POOL:]
+    return priors_of([t.own for t in newest], at_first, start=before, rounds=2) if newest else before
 
 
 def learn(trainers: Sequence[Measured], priors: Priors, now_s: float) -> None:

@@ -33,7 +33,8 @@ def test_a_rate_is_the_mean_over_the_time_that_it_was_measured() -> None:
     steady = Measured(TrainerSpec(TrainerId("t")))
     for now_s in (0.0, 15.0, 24.0):
         steady.rate(now_s, 1, 100.0)
-    assert [e.error for e in steady.estimates if e.measured] == [pytest.approx(math.hypot(0.02, VISIT), rel=0.01)]
+    (error,) = (e.error for e in steady.estimates if e.measured)
+    assert error == pytest.approx(math.sqrt(0.02**2 + 2 * VISIT**2), rel=0.01), "its own visit's, and the next one's"
     for now_s in range(100, 10_000, 100):  # its script has become slower
         measured.rate(now_s, 1, 50.0)
     assert measured.rates[1] == pytest.approx(50, rel=1e-3)

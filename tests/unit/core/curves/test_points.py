@@ -8,7 +8,7 @@ import pytest
 
 from pilot.core.curves.curve import Curve
 from pilot.core.curves.curve_model import GIVEN_ERROR, ON_SUMMIT, Estimate, MeasuredRate
-from pilot.core.curves.measured import Measured
+from pilot.core.curves.measured import Measured, experience
 from pilot.core.curves.points import DRIFT, DRIFT_MOST, SCALE, for_another, joined, settled
 from pilot.core.ids import TrainerId
 from pilot.core.plan.objective import scaling_efficiency
@@ -65,8 +65,8 @@ def test_after_a_day_a_new_visit_replaces_the_old_rate() -> None:
     soon, late = trainer(), trainer()
     for measured, again_s in ((soon, 120.0), (late, 86_400.0)):
         visit(measured, 0.0, 1, 100.0)
-        visit(measured, again_s, 1, 150.0, seconds=20)
-    assert 100 < soon.rates[1] < 140 < 146 < late.rates[1]
+        visit(measured, again_s, 1, 104.0)
+    assert 102 < soon.rates[1] < 103.5 < 103.9 < late.rates[1], "between two visits, or the new one"
 
 
 def test_the_error_covers_the_scatter_that_was_seen() -> None:
@@ -175,3 +175,15 @@ def test_a_given_curve_is_less_certain_if_its_shape_is_contradicted() -> None:
     visit(measured, 100.0, 4, 180.0)
     assert on(measured, 8).error > 0.5
     assert on(measured, 8).per_s == pytest.approx(320.0, rel=1e-3), "its shape stays"
+
+
+def test_a_script_that_ran_often_counts_once_in_the_priors_of_the_pool() -> None:
+    def slow(script: str) -> Measured:
+        measured = Measured(TrainerSpec(TrainerId("t"), script=script))
+        visit(measured, 0.0, 1, 100.0)
+        visit(measured, 100.0, 4, 120.0)
+        return measured
+
+    one, often, others = (experience([slow(s) for s in names], ON_SUMMIT, ON_SUMMIT) for names in ("a", "aaaa", "abcd"))
+    assert one == often and others.ln_b.mean > one.ln_b.mean
+    assert experience([slow(""), slow("")], ON_SUMMIT, ON_SUMMIT) != one, "not known to be one script"

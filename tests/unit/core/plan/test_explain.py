@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pilot.core.curves.curve import Curve
-from pilot.core.curves.curve_model import MeasuredRate, Priors, estimates
+from pilot.core.curves.curve_model import Estimate, MeasuredRate, Priors, estimates
 from pilot.core.curves.measured import Measured
 from pilot.core.ids import TrainerId
 from pilot.core.plan.explain import explain, rate_sentences
@@ -91,6 +91,11 @@ def test_rates_are_shown_as_measured_estimated_or_given() -> None:
     assert rate_sentences(known, guessed=False) == [
         "Samples per second, measured: 100 ± 2% on 1 node, 360 ± 4% on 4 nodes.",
         "Samples per second, estimated: 189.3 ± 5% on 2 nodes, 690.8 ± 8% on 8 nodes.",
+    ]
+    old = Estimate(1, 100.0, 0.05, measured=True, age_s=7200.0), Estimate(2, 150.0, 0.2, measured=False, by_other=True)
+    assert rate_sentences(old, guessed=False, known_from="trainer b") == [
+        "Samples per second, measured: 100 ± 5% on 1 node (2.0 h ago).",
+        "Samples per second, measured by trainer b of the same script: 150 ± 20% on 2 nodes.",
     ]
     given = Measured(TrainerSpec(A, curve=Curve.of([(1, 5.0), (2, 9.0)]), fixed_curve=True)).estimates
     assert rate_sentences(given, guessed=False) == ["Samples per second, given: 5 on 1 node, 9 on 2 nodes."]
