@@ -82,7 +82,7 @@ def test_what_the_core_knows_is_as_good_as_from_one_report_a_second() -> None:
         errors += [known.points[0].error for known in (ours, theirs)]
         found.append(ours.rates[2])
         live.append(theirs.rates[2])
-    assert max(errors) < 0.025 and max(errors) - min(errors) < 0.003, "as said"
+    assert max(errors) < 0.035 and max(errors) - min(errors) < 0.003, "as said"
     assert fmean(found) == pytest.approx(20.0, rel=0.002) and fmean(live) == pytest.approx(20.0, rel=0.002)
     assert stdev(found) == pytest.approx(stdev(live), rel=0.3), "and as it is"
 
