@@ -143,6 +143,14 @@ def test_a_known_rate_stays_what_it_is_when_another_count_is_measured() -> None:
     assert on(measured, 2).measured and on(measured, 2).per_s == pytest.approx(6500.0)
 
 
+def test_a_trainer_gets_the_nodes_on_which_its_script_was_faster_before() -> None:
+    measured = trainer(3, for_another(KEPT, 86_400.0))
+    visit(measured, 0.0, 1, 5530.0)
+    value = scaling_efficiency(TrainerSpec(TrainerId("t")), measured.curve)
+    candidate = Candidate(TrainerId("t"), 1, 1, 3, value, 20.0, 10.0)
+    assert dp.plan(Problem(3, 120.0, (candidate,))).as_dict() == {"t": 2}
+
+
 def test_a_faster_run_scales_what_is_known() -> None:
     measured = trainer(16, for_another(SCALING, 0.0))
     visit(measured, 0.0, 1, 200.0)
