@@ -49,6 +49,18 @@ class Count(click.IntRange):
         return "N"
 
 
+class Parallel(Count):
+    """How many trainers run at once; None: ``auto``, sized from the pool."""
+
+    name = "whole number or auto"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | None:  # type: ignore[override]
+        return None if value == "auto" else super().convert(value, param, ctx)
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:  # noqa: ARG002  # click's signature
+        return "auto|N"
+
+
 class Sizes(click.ParamType[tuple[int, ...]]):
     """Increasing whole numbers separated by commas."""
 

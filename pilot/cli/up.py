@@ -13,7 +13,7 @@ import click
 import msgspec
 
 from pilot.cli.asking import site_run_dir_option
-from pilot.cli.options import POSITIVE, Count, FiniteRange, answers, site_option, solve_limit_option
+from pilot.cli.options import POSITIVE, Count, FiniteRange, Parallel, answers, site_option, solve_limit_option
 from pilot.client.pools import pool_at
 from pilot.core.errors import PilotError, UserError
 from pilot.core.pool.pool import NODE_ORDER_NAMES
@@ -69,9 +69,9 @@ DEFAULTS = Settings()
 )
 @click.option(
     "--max-parallel-trainers",
-    type=Count(),
-    default=DEFAULTS.max_parallel_trainers,
-    help="Most trainers to run at once.",
+    type=Parallel(),
+    default="auto",
+    help="Most trainers to run at once; auto: as many as the pool needs.",
 )
 @click.option(
     "--longest-wait-s",

@@ -32,7 +32,9 @@ class CoordinatorConfig:
     """How decisions are made."""
 
     t_fwd_s: float = 120.0  #: forward-looking time of FreeTrain eq. 16
-    max_parallel_trainers: int = 10  #: Pj_max, how many trainers share the pool at once, first come first served
+    #: Pj_max, how many trainers share the pool at once, first come first served; None: as many as planners find
+    #: worth it (:mod:`pilot.planners.admission`)
+    max_parallel_trainers: int | None = None
     objective: Objective = scaling_efficiency  #: what plans maximise
     node_order: NodeOrder = hostname_order  #: order in which nodes are handed out and taken back
     #: which nodes are near each other; each trainer gets neighbours of its own nodes first, then by ``node_order``;
@@ -67,7 +69,7 @@ class CoordinatorConfig:
             raise UserError(f"decide_every_s must be 0 or more and finite, got {self.decide_every_s}")
         if not self.longest_wait_s > 0:
             raise UserError(f"longest_wait_s must be greater than 0, got {self.longest_wait_s}")
-        if self.max_parallel_trainers < 1:
+        if self.max_parallel_trainers is not None and self.max_parallel_trainers < 1:
             raise UserError(f"max_parallel_trainers must be at least 1, got {self.max_parallel_trainers}")
 
 

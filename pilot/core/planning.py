@@ -1,5 +1,9 @@
 """Plans: when another one is needed, the problem that a planner gets, and the targets that follow from its answer.
 
+How many trainers share the pool is Pj_max where a user sets it. Else a problem includes those that hold nodes and the
+first that wait, and its planner decides how many of these are worth planning for; from the first that it leaves out
+(``Plan.first_out``) on, trainers without nodes are not admitted until another plan.
+
 Whatever changes the problem (nodes joined or left, a trainer arrived or ended) makes a new ``Problem`` and requests its
 solution (``Solve``). A newer problem makes the older one stale, and a problem whose answer was to change nothing is not
 posed again (``settled``). Progress poses a problem, at a bounded rate, when a curve differs from that in the last
@@ -29,6 +33,7 @@ from pilot.core.ids import PlanId, TrainerId
 from pilot.core.plan.aging import admit
 from pilot.core.plan.assign import assign
 from pilot.core.plan.between import interim, next_due_s
+from pilot.core.plan.idle import Bound, Idle, idle_by
 from pilot.core.plan.objective import mean_completion_time
 from pilot.core.plan.problem import UNSAID_STEP_S, Candidate, PlanStatus, Problem
 from pilot.core.plan.remaining import both, completion_weights
@@ -38,30 +43,67 @@ from pilot.core.trainer.trainer import Trainer
 CURVE_PLANS = 2
 """At most this many plans per forward-looking time are asked for because curves moved."""
 
+QUEUE_SHARE = 0.97
+"""Where planners decide how many trainers share the pool: what these are worth, of what the whole queue is worth."""
+
+FEWEST, MOST = 10, 200
+"""Where planners decide, a problem includes at least and at most this many trainers, besides those that hold nodes: a
+small pool can still choose among some, and a large one has its plan in time."""
+
 
 class Planning(Bookkeeping):
     """The trainers, and the nodes that plans give them."""
 
+    @property
+    def parallel_most(self) -> int:
+        """How many trainers may share the pool: Pj_max, or as many as a problem includes."""
+        return self.config.max_parallel_trainers or MOST
+
     def admitted(self) -> list[Trainer]:
-        """The trainers that share the pool now, Pj_max at most."""
+        """The trainers that share the pool now: Pj_max at most, or those that the last plan did not leave out."""
+        there, out = self._considered(self.pool.usable), self.plan.first_out if self.plan is not None else None
+        waits_from = next((place for place, t in enumerate(there) if t.id == out and not t.target), len(there))
+        return there[:waits_from] + [trainer for trainer in there[waits_from:] if trainer.target]
+
+    def idle(self) -> Idle | None:
+        """The nodes that stay idle because of a bound; None: none do, or a plan that is awaited may use them."""
+        free = self.pool.usable - len(self.pool.owner) - self._studies.reserved
+        if free < 1 or self.solving or self.arrivals.trainers or self.draining:
+            return None
+        admitted, most = self.admitted(), self.parallel_most
+        bound = Bound.PROBLEM if self.config.max_parallel_trainers is None else Bound.PARALLEL
+        beyond = self._registry.queued(admitted)
+        if beyond and len(admitted) < most:
+            return None
+        return idle_by(free - len(self._ending(self.now_s).nodes), admitted, beyond, bound, most)
+
+    def undecided(self, trainer: Trainer) -> bool:
+        """Whether a plan that is awaited decides if ``trainer``, which has no nodes, is admitted."""
+        planner_decides = self.config.max_parallel_trainers is None and not trainer.target
+        return planner_decides and (self.solving or bool(self.arrivals.trainers))
+
+    def _considered(self, nodes: float) -> list[Trainer]:
+        """The trainers that a problem includes for a pool of ``nodes`` nodes."""
         most = self.config.max_parallel_trainers
-        return admit(self._registry.admitted(most), self._turns(), self._registry.open, most)
+        first = self._registry.ahead(nodes, FEWEST, MOST) if most is None else self._registry.admitted(most)
+        return admit(first, self._turns(), self._registry.open, most or math.inf)
 
     def _sharing(self) -> list[Trainer]:
-        """Those admitted, and those that are no longer so but still have nodes."""
-        admitted = {trainer.id for trainer in self.admitted()}
-        return [trainer for trainer in self._registry.open.values() if trainer.id in admitted or trainer.target]
+        """Those that a problem includes now, and those that it no longer includes but that still have nodes."""
+        there = {trainer.id for trainer in self._considered(self.pool.usable)}
+        return [trainer for trainer in self._registry.open.values() if trainer.id in there or trainer.target]
 
     def _turns(self) -> list[TrainerId]:
         """Whose turn it is. Turns begin with decisions only."""
         longest_s = self.config.longest_wait_s if self.decides_now() else math.inf
-        nodes, most = self.pool.usable - self._studies.reserved, self.config.max_parallel_trainers
+        nodes, most = self.pool.usable - self._studies.reserved, self.config.max_parallel_trainers or math.inf
         return self.aging.turns(self.now_s, longest_s, self._registry.open, nodes, most)
 
     def wanted_nodes(self) -> int:
         """How many nodes the pool should have: as many as a plan would use if there were enough for all (each of its
-        terms, eq. 16, then depends on one trainer only), plus those here that no trainer can use."""
-        trainers = self.admitted() + self._offers(self.config.max_parallel_trainers)
+        terms, eq. 16, then depends on one trainer only), plus those here that no trainer can use. Where a planner sizes
+        the queue for the pool, the pool is sized for all that a problem includes: else a small one would stay small."""
+        trainers = self._considered(math.inf) + self._offers(self.parallel_most)
         wants = (self._candidate(t, t.spec.max_nodes).wants(self.config.t_fwd_s) for t in trainers)
         return sum(wants) + self._studies.reserved + self.useless()
 
@@ -75,7 +117,7 @@ class Planning(Bookkeeping):
     def _offers(self, most: int) -> list[Trainer]:
         """Up to ``most`` trials that studies may ask for, within Pj_max."""
         asking = sum(len(study.reserved) for study in self.studies.values())
-        room = max(0, self.config.max_parallel_trainers - len(self.admitted()) - asking)
+        room = max(0, self.parallel_most - len(self.admitted()) - asking)
         return self._studies.offers(min(room, most))
 
     def _note_waiting(self, trainer: Trainer) -> None:
@@ -84,10 +126,12 @@ class Planning(Bookkeeping):
     # --- when another plan is needed --------------------------------------------------------------------------------
 
     def _arrived(self, came: Trainer | None) -> list[Command]:
-        """A trainer that arrives and could have nodes is planned for with its batch; one that only queues is not."""
+        """A trainer that arrives and could have nodes is planned for with its batch; one that only queues is not. While
+        a plan is being made, it is not known who waits."""
         if came is not None:
             self._note_waiting(came)
-        if came is None or came not in self.admitted() or self.pool.usable < came.spec.min_nodes:
+        there = self._considered(self.pool.usable) if self.solving else self.admitted()
+        if came is None or came not in there or self.pool.usable < came.spec.min_nodes:
             return []
         self.arrivals.note(self.now_s, came.id)
         if not self.config.arrivals_s:
@@ -151,17 +195,17 @@ class Planning(Bookkeeping):
 
     def _next_problem(self) -> Problem | None:
         """The problem to solve next; None: no trainer could run, or no decision is due and none can get more."""
-        admitted, config, reserved = self.admitted(), self.config, self._studies.reserved
-        for trainer in admitted:  # a trial that was promoted waits from now on
+        there, admitted, reserved = self._considered(self.pool.usable), self.admitted(), self._studies.reserved
+        for trainer in there:  # a trial that was promoted waits from now on
             self._note_waiting(trainer)
-        free = self.pool.usable - reserved - sum(len(trainer.target) for trainer in admitted)
-        trainers = admitted + self._offers(max(1, free))
+        free = self.pool.usable - reserved - sum(len(trainer.target) for trainer in there)
+        trainers = there + self._offers(max(1, free))
         learn([trainer.measured for trainer in trainers], self.priors, self.now_s)
         weights = self._weights(trainers)
-        known = self.priors, self.costs, self.changes.useful_s(self.now_s), config.objective, weights
+        known = self.priors, self.costs, self.changes.useful_s(self.now_s), self.config.objective, weights
         pins = profiles.Profiler(self.now_s, self.pool.usable - reserved, admitted, *known).pins()
         problem = self._pose(trainers, pins, weights)
-        if problem is not None and config.decide_every_s and not self.awaited:
+        if problem is not None and self.config.decide_every_s and not self.awaited:
             return interim(problem)
         return problem
 
@@ -197,6 +241,7 @@ class Planning(Bookkeeping):
             ending=len(soon.nodes),
             ends_in_s=soon.left_s,
             losses=self.losses.rate if config.timed else NO_LOSS,
+            queue_share=QUEUE_SHARE if config.max_parallel_trainers is None else 1.0,
         )
 
     def _room(self, trainer: Trainer) -> int:
@@ -236,7 +281,8 @@ class Planning(Bookkeeping):
         if assigned.short:  # too many nodes are set aside for them; pose it again with at most what they can use
             self._reach = {c.trainer: c.max_nodes for c in self.problem.candidates} | assigned.short
             return self._plan_if(f"{', '.join(assigned.short)} cannot use the nodes that the plan gave")
-        self.plan, self.settled, self.awaited = event.plan, counts == self.problem.kept(), False
+        stays = {name: counts.get(name, 0) for name in self.problem.kept()} == self.problem.kept()
+        self.plan, self.settled, self.awaited = event.plan, stays, False
         for trainer in assigned.changed:
             self._touch(trainer.id)
         return self._studies.won(self.now_s, counts)

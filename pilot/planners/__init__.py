@@ -1,8 +1,8 @@
 """Planners: each takes a :class:`~pilot.core.plan.problem.Problem` and gives a :class:`~pilot.core.plan.problem.Plan`.
 
-Each planner's module has ``plan(problem, limit_s) -> Plan``, for problems without pins; :func:`make` gives one by name,
-which honours pins, too. Importing this package imports none of them: Pyomo and numpy are loaded by the planner that
-needs them.
+Each planner's module has ``plan(problem, limit_s) -> Plan``, for all candidates of a problem without pins; :func:`make`
+gives one by name, which decides who shares the pool (:mod:`pilot.planners.admission`) and honours pins, too. Importing
+this package imports none of them: Pyomo and numpy are loaded by the planner that needs them.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ def _entry(name: str) -> _Entry:
 
 def make(name: str = NAMES[0], solver: str = SOLVERS[0], limit_s: float = 10.0) -> Callable[[Problem], Plan]:
     """The planner called ``name``, picklable, with at most ``limit_s`` for each plan. Between two decisions of a
-    cadence all planners answer the same. It honours pins.
+    cadence all planners answer the same. It decides who shares the pool if the problem leaves that open, and honours
+    pins.
 
     Raises
     ------
@@ -75,7 +76,16 @@ def make(name: str = NAMES[0], solver: str = SOLVERS[0], limit_s: float = 10.0) 
         import_module("pilot.planners.solvers").find(solver)
         options["solver"] = solver
     planner = partial(import_module(entry.module).plan, **options, **entry.options)
-    return partial(_with_turns, planner=partial(_with_pins, planner=partial(_answer, planner)))
+    planner = partial(_with_pins, planner=partial(_answer, planner))
+    return partial(_sharing, planner=partial(_with_turns, planner=planner))
+
+
+def _sharing(problem: Problem, planner: Callable[[Problem], Plan]) -> Plan:
+    """The plan of ``planner`` for those that share the pool."""
+    if problem.queue_share >= 1.0:
+        return planner(problem)
+    made: Plan = import_module("pilot.planners.admission").plan(problem, planner)
+    return made
 
 
 def _answer(planner: Callable[[Problem], Plan], problem: Problem) -> Plan:

@@ -78,7 +78,7 @@ def _additions(problem: Problem) -> float:
 
 def optimum(problem: Problem, deadline_s: float = math.inf) -> Plan | None:
     """The optimal plan, ties broken; None if the monotonic clock passes ``deadline_s``."""
-    keys = _keys(problem)
+    keys = keys_of(problem)
     best = [[np.zeros(1, dtype=np.int64)] * (problem.ending + 1)]
     for rows, smallest in reversed(keys):
         if time.monotonic() > deadline_s:
@@ -90,7 +90,7 @@ def optimum(problem: Problem, deadline_s: float = math.inf) -> Plan | None:
     return plan_of(problem, counts, PlanStatus.OPTIMAL, 0.0, "dp", ending)
 
 
-def _keys(problem: Problem) -> list[Keys]:
+def keys_of(problem: Problem) -> list[Keys]:
     """Each candidate's keys."""
     gains = [_gain(candidate, problem, problem.nodes) for candidate in problem.candidates]
     peak = max((_peak(_gain(c, problem, problem.nodes + problem.ending)) for c in problem.candidates), default=0.0)
@@ -158,7 +158,7 @@ def _key(gain: Gain, unit: float, factor: int) -> NDArray[np.int64]:
     return np.concatenate((key[:1], key[smallest:]))
 
 
-def _extend(best: NDArray[np.int64], key: NDArray[np.int64], smallest: int, nodes: int) -> NDArray[np.int64]:
+def extend(best: NDArray[np.int64], key: NDArray[np.int64], smallest: int, nodes: int) -> NDArray[np.int64]:
     """``best[j]`` from ``best[j + 1]``. Beyond their ends, where all have their largest counts, both are level."""
     if len(key) == 1:
         alone: NDArray[np.int64] = np.maximum(best + key[0], _NOT_ALLOWED)
@@ -179,7 +179,7 @@ def _best_of(
     after: list[NDArray[np.int64]], rows: list[NDArray[np.int64]], smallest: int, nodes: int
 ) -> NDArray[np.int64]:
     """``best[j]`` with at most ``len(after) - 1`` ending nodes; ``after`` is ``best[j + 1]`` by their number."""
-    taken = [_extend(rest, row, smallest, nodes) for rest, row in zip(reversed(after), rows, strict=False)]
+    taken = [extend(rest, row, smallest, nodes) for rest, row in zip(reversed(after), rows, strict=False)]
     width = max(map(len, taken))
     level = [np.concatenate((row, np.full(width - len(row), row[-1]))) for row in taken]
     highest: NDArray[np.int64] = np.max(level, axis=0)

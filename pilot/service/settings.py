@@ -36,7 +36,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     solve_limit_s: float = 10.0  #: time limit per plan, after which the best one found counts
     objective: str = "scaling-efficiency"  #: see :func:`pilot.service.settings.load_objective`
     t_fwd_s: float = 120.0  #: see ``CoordinatorConfig``
-    max_parallel_trainers: int = 10  #: see ``CoordinatorConfig``
+    max_parallel_trainers: int | None = None  #: see ``CoordinatorConfig``
     node_order: str = "hostname"  #: a name of ``pilot.core.pool.pool.NODE_ORDER_NAMES``
     ended_kept: int = 200  #: how many ended trainers are kept in full, and listed; fixed when the pool is first started
     budget: float = 0.0  #: charged node-hours from when the pool comes up; 0: no limit

@@ -128,11 +128,14 @@ def play(script: list[tuple[str, int]], world: World | None = None) -> World:
 
 
 @settings(max_examples=400, deadline=None)
-@given(scripts, st.sampled_from((0.0, 0.0, 60.0)), st.sampled_from((math.inf, 60.0)))
+@given(scripts, st.sampled_from((0.0, 0.0, 60.0)), st.sampled_from((math.inf, 60.0)), st.sampled_from((3, None)))
 def test_invariants_hold_and_every_trainer_that_can_run_runs(
-    script: list[tuple[str, int]], every_s: float, longest_s: float
+    script: list[tuple[str, int]], every_s: float, longest_s: float, most: int | None
 ) -> None:
-    world = play(script, World(replace(World().config, decide_every_s=every_s, longest_wait_s=longest_s)))
+    config = CoordinatorConfig(
+        grace_s=0.0, decide_every_s=every_s, longest_wait_s=longest_s, max_parallel_trainers=most
+    )
+    world = play(script, World(config))
     world.settle()
     world.join(1)
     world.pass_time(every_s)  # until then nothing is decided

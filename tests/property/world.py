@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeVar
 
 from pilot.core import commands, events
@@ -31,7 +32,14 @@ Given = TypeVar("Given")
 
 def random_plan(problem: Problem, rng: random.Random) -> Plan:
     """Any feasible plan: the core must cope with all of them."""
-    return _plan(problem, lambda c, left: rng.choice([n for n in range(left + 1) if c.allows(n)]))
+    waiting = [c.trainer for c in problem.candidates if not c.current_nodes and c.pin is None]
+    first_out = rng.choice([*waiting, None]) if problem.queue_share < 1 else None
+    out = waiting[waiting.index(first_out) :] if first_out is not None else []
+    there = tuple(c for c in problem.candidates if c.trainer not in out)
+    made = _plan(
+        replace(problem, candidates=there), lambda c, left: rng.choice([n for n in range(left + 1) if c.allows(n)])
+    )
+    return replace(made, first_out=first_out)
 
 
 def generous_plan(problem: Problem) -> Plan:

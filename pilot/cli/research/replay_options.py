@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pilot.cli.options import Count, FiniteRange
+from pilot.cli.options import Count, FiniteRange, Parallel
 from pilot.core.pool.pool import NODE_ORDER_NAMES
 from pilot.planners import NAMES, SOLVERS
 
@@ -61,7 +61,12 @@ SWEPT: Mapping[str, tuple[str, Any, str | None, str]] = {
         " mean-completion-time or MODULE:FUNCTION.",
     ),
     "--t-fwd-s": ("SECONDS", _POSITIVE, "120", "Forward-looking time (see pilot up)."),
-    "--max-parallel-trainers": ("COUNTS", Count(), "10", "Most trainers to run at once (Pj_max)."),
+    "--max-parallel-trainers": (
+        "COUNTS",
+        Parallel(),
+        "auto",
+        "Most trainers to run at once (Pj_max); auto: as many as the pool needs.",
+    ),
     "--longest-wait-s": (
         "SECONDS",
         _NUMBER,

@@ -28,7 +28,13 @@ MOST_COMPARED = 4
 
 def label(replay: Replay, names: Sequence[str]) -> str:
     """Name a replay by the values of the options ``names``."""
-    return ", ".join(f"{name.removesuffix('_s')} {getattr(replay.case, name)}" for name in names)
+    return ", ".join(f"{name.removesuffix('_s')} {value(replay, name)}" for name in names)
+
+
+def value(replay: Replay, name: str) -> object:
+    """The value of an option, in words."""
+    found = getattr(replay.case, name)
+    return "auto" if found is None and name == "max_parallel" else found
 
 
 def rows(replays: Sequence[Replay], names: Sequence[str]) -> list[Row]:
@@ -36,7 +42,7 @@ def rows(replays: Sequence[Replay], names: Sequence[str]) -> list[Row]:
     budgets = any(r.case.budget is not None for r in replays)
     spreads = any(r.summary.mean_spread is not None for r in replays)
     return [
-        {name.removesuffix("_s"): f"{getattr(r.case, name)}" for name in names}
+        {name.removesuffix("_s"): f"{value(r, name)}" for name in names}
         | _row(r)
         | ({"budget": _budget(r)} if budgets else {})
         | ({"excess nodes": _number(r.summary.mean_spread, ".2f")} if spreads else {})
@@ -176,7 +182,7 @@ def write_times(path: Path, replays: Sequence[Replay], names: Sequence[str]) -> 
     rows = csv.writer(out, lineterminator="\n")
     rows.writerow([*names, "trainer", "submit_s", "waiting_s", "training_s", "total_s", "ending"])
     for replay in replays:
-        case = [getattr(replay.case, name) for name in names]
+        case = [value(replay, name) for name in names]
         for one in replay.times:
             seconds = (one.submit_s, one.waiting_s, one.training_s, one.total_s)
             rows.writerow([*case, one.trainer, *(f"{value:.3f}" for value in seconds), one.ending.value])
@@ -185,4 +191,4 @@ def write_times(path: Path, replays: Sequence[Replay], names: Sequence[str]) -> 
 
 def _named(replay: Replay, names: Sequence[str]) -> str:
     """The values of the options in which it differs from the other replays."""
-    return ", ".join(f"{getattr(replay.case, name)}" for name in names) + ": "
+    return ", ".join(f"{value(replay, name)}" for name in names) + ": "

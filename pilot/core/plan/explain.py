@@ -74,10 +74,10 @@ _STATUS = {
 
 
 def explain(problem: Problem, plan: Plan, trainer: TrainerId) -> Explanation | None:
-    """Explain what ``plan`` gave ``trainer``; None if the problem did not include it."""
+    """Explain what ``plan`` gave ``trainer``; None if it was not planned for."""
     counts = plan.as_dict() if plan.status is not PlanStatus.KEPT else problem.kept()
     candidate = next((c for c in problem.candidates if c.trainer == trainer), None)
-    if candidate is None:
+    if candidate is None or trainer not in plan.as_dict():
         return None
     nodes = counts.get(trainer, 0)
     donor, loss = _cheapest_donor(problem, counts, trainer)

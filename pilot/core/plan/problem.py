@@ -92,6 +92,9 @@ class Problem:
     ending: int = 0
     ends_in_s: float = 0.0  #: for how long these count (:mod:`pilot.core.pool.pool`)
     losses: LossRate = NO_LOSS  #: how often the pool has lost nodes so far; none unless the problem is timed
+    #: less than 1: besides those that hold nodes, the plan is for the first candidates, which are worth this share of
+    #: all (:mod:`pilot.planners.admission`); 1: for all
+    queue_share: float = 1.0
 
     def gain(self, candidate: Candidate, nodes: int, ending: int = 0) -> float:
         """A candidate's term of the objective where ``ending`` of its ``nodes``, all of them new, leave after
@@ -137,7 +140,8 @@ class PlanStatus(StrEnum):
 class Plan:
     """Trainer → node count, and how good that is.
 
-    ``counts`` has one entry per candidate, in the problem's order. ``objective`` is eq. 16's value for the counts.
+    ``counts`` has one entry per candidate that was planned for, in the problem's order: from ``first_out`` on, those
+    without nodes were left out (None: nobody was). ``objective`` is eq. 16's value for the counts.
     ``gap`` is (bound - objective) / max(1, \\|objective\\|): 0 if proved optimal, None if no bound is known.
     ``ending``: how many of them are ending nodes, for trainers that get any.
     ``build_s`` is the time for building (and writing) the model, ``solve_s`` the solver's; they decide nothing.
@@ -151,6 +155,7 @@ class Plan:
     build_s: float = 0.0
     solve_s: float = 0.0
     ending: tuple[tuple[TrainerId, int], ...] = ()
+    first_out: TrainerId | None = None
 
     def as_dict(self) -> dict[TrainerId, int]:
         """Trainer → count."""

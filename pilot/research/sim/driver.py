@@ -297,7 +297,7 @@ class Simulation:
 
     def _open_accounts(self) -> None:
         for trainer in self.core.admitted():
-            if trainer.id not in self._running:
+            if trainer.id not in self._running and not self.core.undecided(trainer):
                 account = Account(self._by_id[trainer.id], self.now_s)
                 self._running[trainer.id] = self.accounts[trainer.id] = account
 

@@ -72,7 +72,7 @@ class Case:
     solver: str = "cbc"  #: the solver's name
     objective: str = GIVEN  #: its name; `given`: the one in the curves file
     t_fwd_s: float = 120.0  #: forward-looking time
-    max_parallel: int = 10  #: trainers that share the pool at a time
+    max_parallel: int | None = None  #: most trainers that share the pool at a time; null: sized from the pool
     longest_wait_s: float = 0.0  #: after this time without nodes a trainer has its turn; 0: no turns
     rescale_scale: float = 1.0  #: factor of all rescale costs
     solver_latency_s: float = 0.0  #: how long a plan takes

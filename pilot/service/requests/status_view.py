@@ -343,7 +343,7 @@ def account(core: Coordinator, monitor: Monitor) -> WorkAccount:
         seconds_on={name: dict(record.seconds_on) for name, record in monitor.trainers.items()},
         open_for_s={there: open_for.seconds for there, open_for in monitor.open_for_s.items()},
         open_node_seconds=sum(open_for.node_seconds for open_for in monitor.open_for_s.values()),
-        max_parallel=core.config.max_parallel_trainers,
+        max_parallel=core.parallel_most,
     )
 
 

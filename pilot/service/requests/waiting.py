@@ -38,6 +38,8 @@ class Waiting:
     def __init__(self, core: Coordinator, monitor: Monitor, keeper: KeeperStatus) -> None:
         self._draining, self._has_nodes = core.draining, bool(core.pool.nodes)
         self._admitted = {trainer.id for trainer in core.admitted()}
+        sized = core.config.max_parallel_trainers is None
+        self._share = "share the pool, and more would hardly use it better" if sized else "run at a time"
         self._free, self._usable = core.pool.available(), core.pool.usable
         self._busy = [(node, core.pool.occupant[node]) for node in core.pool.busy]
         self._monitor = monitor
@@ -71,7 +73,7 @@ class Waiting:
         if trainer.held:
             return f"{trainer.held}; pilot release {trainer.id} gives it nodes again"
         if trainer.id not in self._admitted:
-            return f"waiting for another trainer to end: {len(self._admitted)} run at a time"
+            return f"waiting for another trainer to end: {len(self._admitted)} {self._share}"
         aside = sum(node in trainer.evidence.aside for node in self._free)
         if (missing := trainer.spec.min_nodes - len(self._free) + aside) <= 0:
             return "waiting for a plan"

@@ -27,6 +27,8 @@ def _aside(node: NodeId, trainer: TrainerId | None, aside: SetAside, now_s: floa
 
 def of_pool(core: Coordinator, now_s: float, keeper: KeeperStatus) -> Iterator[str]:
     """Which nodes no trainer uses, and which get no pilots."""
+    if (idle := core.idle()) is not None:
+        yield idle.sentence()
     for node, aside in core.pool.aside.items():
         yield aside_words(_aside(node, None, aside, now_s))
     yield from map(aside_words, keeper.set_aside)

@@ -14,20 +14,22 @@ from pilot.core.events import (
     ExitCause,
     PlanReady,
     PoolChanged,
+    TrainerCancelled,
     TrainerSubmitted,
     WorkerExited,
 )
 from pilot.core.ids import NodeId, TrainerId
+from pilot.core.plan.idle import Bound, Idle
 from pilot.core.plan.objective import throughput
 from pilot.core.plan.problem import Plan, PlanStatus
-from pilot.core.planning import CURVE_PLANS
+from pilot.core.planning import CURVE_PLANS, FEWEST
 from pilot.core.pool.evidence import SetAside
 from pilot.core.study.events import StudySubmitted
 from pilot.core.trainer.spec import Profiling, TrainerSpec
 from tests.property.test_studies import study
 from tests.property.world import World, generous_plan
 
-A, B = TrainerId("a"), TrainerId("b")
+A, B, C, D, E, F = map(TrainerId, "abcdef")
 X, Y, Z = map(NodeId, "xyz")
 
 
@@ -132,3 +134,65 @@ def test_a_curve_that_has_moved_asks_for_a_plan_at_a_bounded_rate_though_nothing
     world.send(DrainRequested("it is over"))
     world.core.outdated = "trainer a scales differently than assumed"
     assert not any(isinstance(event, CurvesDue) for event in world.core.due(world.now_s + 1e6)), "no plan would follow"
+
+
+def made(core: Coordinator, counts: dict[TrainerId, int], first_out: TrainerId | None = None) -> None:
+    """Answer the last problem."""
+    plan = Plan(PlanStatus.OPTIMAL, tuple(counts.items()), 0.0, first_out=first_out)
+    core.handle(core.now_s, PlanReady(core.plan_id, plan))
+
+
+def admitted(core: Coordinator) -> list[TrainerId]:
+    return [trainer.id for trainer in core.admitted()]
+
+
+def test_from_the_first_that_a_plan_left_out_on_none_without_nodes_is_admitted() -> None:
+    core = of(*(TrainerSpec(name, 1, 2) for name in (A, B, C, D)))
+    assert core.problem is not None and core.problem.queue_share < 1
+    assert admitted(core) == [A, B, C, D], "no plan has left anyone out"
+    made(core, {A: 2, D: 1}, B)
+    assert admitted(core) == [A, D]
+    before = core.plan_id
+    core.handle(1.0, TrainerSubmitted(TrainerSpec(E)))
+    assert (core.plan_id, admitted(core)) == (before, [A, D]), "it only queues: those before it wait, too"
+    core.handle(2.0, TrainerCancelled(B))
+    assert core.solving
+    core.handle(3.0, TrainerSubmitted(TrainerSpec(F)))
+    assert core.plan_id > before + 1, "the plan that is being made may leave nobody out"
+    made(core, {A: 1, D: 1, C: 1})
+    assert admitted(core) == [A, C, D, E, F]
+
+
+def test_a_set_number_of_trainers_is_admitted_whatever_they_are_worth() -> None:
+    core = of(*(TrainerSpec(name) for name in (A, B, C)), config=CoordinatorConfig(max_parallel_trainers=2))
+    assert core.problem is not None and core.problem.queue_share == 1
+    assert [candidate.trainer for candidate in core.problem.candidates] == admitted(core) == [A, B]
+
+
+def test_a_small_pool_asks_for_the_nodes_that_its_whole_queue_wants() -> None:
+    many = [TrainerSpec(TrainerId(f"t{i}"), 1, 4, Curve.proportional(), fixed_curve=True) for i in range(100)]
+    core = of(*many)
+    assert core.problem is not None and len(core.problem.candidates) == FEWEST
+    assert core.wanted_nodes() == 400
+    assert of(*many, config=CoordinatorConfig(max_parallel_trainers=10)).wanted_nodes() == 40
+
+
+def test_nodes_are_idle_because_of_a_bound_once_no_plan_is_awaited() -> None:
+    core = of(TrainerSpec(A, 1, 1), TrainerSpec(B, 1, 1), config=CoordinatorConfig(max_parallel_trainers=1))
+    assert core.idle() is None, "a plan is being made"
+    made(core, {A: 1})
+    assert core.idle() == Idle(2, Bound.PARALLEL, 1, 1)
+    core.handle(1.0, TrainerCancelled(B))
+    made(core, {A: 1})
+    assert core.idle() == Idle(2, Bound.NODES, 1)
+    core.handle(2.0, DrainRequested())
+    assert core.idle() is None
+
+
+def test_nodes_that_the_planner_leaves_idle_have_no_bound() -> None:
+    core = of(TrainerSpec(A, 1, 1), TrainerSpec(B, 1, 1))
+    made(core, {A: 1}, B)
+    assert core.idle() is None
+    made_for_both = of(TrainerSpec(A, 1, 2), TrainerSpec(B, 3, 3))
+    made(made_for_both, {A: 2, B: 0})
+    assert made_for_both.idle() is None, "b waits for three nodes"

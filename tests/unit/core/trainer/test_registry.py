@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from pilot.core.commands import Outcome
 from pilot.core.errors import InvariantError
 from pilot.core.events import TrainerResumed
-from pilot.core.ids import TrainerId
+from pilot.core.ids import NodeId, TrainerId
 from pilot.core.trainer.registry import Registry
 from pilot.core.trainer.spec import TrainerSpec
 
@@ -73,6 +75,24 @@ def test_the_first_trainers_that_are_neither_held_nor_stopped_are_admitted() -> 
     assert its.hold(C, "") is None, "it ends"
     assert [t.id for t in its.admitted(5)] == [A, B]
     assert [t.id for t in its.admitted(1)] == [A]
+
+
+def test_those_that_hold_nodes_and_the_first_others_that_fill_the_pool_are_ahead() -> None:
+    its = Registry({}, {})
+    for name, least in (("a", 2), ("b", 3), ("c", 1), ("d", 1), ("e", 1)):
+        its.submit(TrainerSpec(TrainerId(name), least, 8), 1.0)
+
+    def ahead(nodes: float, least: int = 0, most: int = 9) -> str:
+        return "".join(trainer.id for trainer in its.ahead(nodes, least, most))
+
+    assert ahead(2) == "a"
+    assert ahead(3) == "abc", "b does not fit beside a, but may be worth more"
+    assert [ahead(0), ahead(math.inf)] == ["a", "abcde"]
+    assert [ahead(2, least=3), ahead(9, most=2)] == ["abc", "ab"]
+    its.trainers[TrainerId("e")].target = [NodeId("x")]
+    its.hold(TrainerId("a"), "by its user")
+    assert [ahead(3), ahead(2)] == ["be", "bcde"]
+    assert "".join(t.id for t in its.queued(its.ahead(3, 0, 9))) == "cd"
 
 
 def test_one_that_is_held_and_starts_from_scratch_is_the_last_in_both_orders() -> None:
