@@ -61,7 +61,7 @@ def sequence(nodes: int) -> None:
         write_text(trainers, SEQUENCE.format(most=nodes))
         write_text(curves, RISING.format(nodes=counts, rates=[100 * n**0.9 for n in counts]))
         for profile in ("inverse", "auto", "never"):
-            case = Case("dp", know="measured", profile=profile, measure_noise=0.03, nodes=nodes)
+            case = Case("dp", know="measured", profile=profile, measure_noise=0.03, nodes=nodes, max_parallel=10)
             replay = _run(Inputs(None, trainers, curves, until_s=7200.0), case)
             (account,) = replay.busiest
             held = [count for _, count in account.changes]

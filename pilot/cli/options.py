@@ -50,15 +50,10 @@ class Count(click.IntRange):
 
 
 class Parallel(Count):
-    """How many trainers run at once; None: ``auto``, sized from the pool."""
+    """How many trainers run at once, or ``auto`` (None): sized from the pool."""
 
-    name = "whole number or auto"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | None:  # type: ignore[override]
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         return None if value == "auto" else super().convert(value, param, ctx)
-
-    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:  # noqa: ARG002  # click's signature
-        return "auto|N"
 
 
 class Sizes(click.ParamType[tuple[int, ...]]):

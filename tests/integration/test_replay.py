@@ -73,6 +73,7 @@ def test_what_is_known_of_the_curves_is_worth_something(inputs: Path, capsys: py
     """Even with random guesses and measured rates, the same replay prints the same."""
     what = "truth,guess:linear,guess:huawei,guess:other,guess:1,guess:factor:0.5,measured"
     options = ("--planner", "dp", "--hours", "2", "--objective", "scaling-efficiency", "--know", what)
+    options += ("--max-parallel-trainers", "10")  # the same trainers share the pool in all of them
     answers = replays(capsys, inputs, *options, "--profile", "never,inverse")
     truth, *guesses, never, inverse = answers
     assert [r["case"]["know"] for r in answers] == [*what.split(","), "measured"]
@@ -157,7 +158,9 @@ def test_a_pool_that_does_not_change_and_trainers_with_bugs(
     assert times[0].read_bytes() == times[1].read_bytes()
     rows = list(csv.DictReader(times[0].open()))
     assert len(rows) == 2 * 60 and {row["ending"] for row in rows} == {"finishes", "fails", "cancelled"}
-    assert all(float(r["total_s"]) == pytest.approx(float(r["waiting_s"]) + float(r["training_s"])) for r in rows)
+    assert all(
+        float(r["total_s"]) == pytest.approx(float(r["waiting_s"]) + float(r["training_s"]), abs=2e-3) for r in rows
+    )
     assert "waiting, min" in printed.out and "95th percentile" in printed.err
     assert run(["replay", "--nodes", "30", *files, *cadence, "--hang-share", "0.2", "--hours", "3", "--json"]) == 0
     for replay in json.loads(capsys.readouterr().out)["replays"]:
@@ -180,7 +183,8 @@ def test_a_users_objective_decides(
 ) -> None:
     (tmp_path / "mine.py").write_text(MINE)
     monkeypatch.chdir(tmp_path)
-    (replay,) = replays(capsys, inputs, "--planner", "dp", "--objective", "mine:only_t0", "--hours", "2")
+    options = ("--planner", "dp", "--objective", "mine:only_t0", "--hours", "2", "--max-parallel-trainers", "10")
+    (replay,) = replays(capsys, inputs, *options)
     assert replay["completed"] == 1
 
 
