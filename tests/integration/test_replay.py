@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -72,8 +73,8 @@ def test_dp_and_milp_replay_to_the_same_u_and_equal_share_to_less(
 def test_what_is_known_of_the_curves_is_worth_something(inputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Even with random guesses and measured rates, the same replay prints the same."""
     what = "truth,guess:linear,guess:huawei,guess:other,guess:1,guess:factor:0.5,measured"
-    options = ("--planner", "dp", "--hours", "2", "--objective", "scaling-efficiency", "--know", what)
-    options += ("--max-parallel-trainers", "10")  # the same trainers share the pool in all of them
+    alike = ("--max-parallel-trainers", "10")  # the same trainers share the pool in all of them
+    options = ("--planner", "dp", "--hours", "2", *alike, "--objective", "scaling-efficiency", "--know", what)
     answers = replays(capsys, inputs, *options, "--profile", "never,inverse")
     truth, *guesses, never, inverse = answers
     assert [r["case"]["know"] for r in answers] == [*what.split(","), "measured"]
@@ -423,7 +424,7 @@ def test_the_summit_week() -> None:
     assert WEEK is not None
     trainers, curves = WEEK / "trainers-hpo-shufflenet.csv.gz", WEEK / "curves-hpo-shufflenet.json"
     inputs = Inputs(WEEK / "events.csv.gz", trainers, curves, until_s=168 * 3600.0)
-    cases = [case for case, _, _ in WEEKS]
+    cases = [replace(case, max_parallel=10) for case, _, _ in WEEKS]
     made = run_sweep(inputs, cases, load_objective, 10.0, len(os.sched_getaffinity(0)), lambda _share: None)
     for replay, (case, low, high) in zip(made, WEEKS, strict=True):
         assert low <= 100 * (replay.summary.efficiency or 0.0) <= high, case
