@@ -104,6 +104,9 @@ def _neighbours(candidate: Candidate, nodes: int) -> tuple[int, int, int]:
 AGED_S = 600.0
 """The age of a measured rate is said from here on."""
 
+UNCERTAIN = 0.2
+"""A rate whose relative error is this large contradicts others: noise and age alone stay below."""
+
 
 def rate_sentences(known: Sequence[Estimate], *, guessed: bool, known_from: str = "") -> list[str]:
     """A trainer's rates (measured, estimated or given) in words; ``known_from``: the trainer whose rates it began
@@ -115,7 +118,10 @@ def rate_sentences(known: Sequence[Estimate], *, guessed: bool, known_from: str 
     others = [e for e in known if not e.measured and not e.by_other]
     given = "given" if others and others[0].error == 0 else "estimated"
     words = [("measured", measured), (f"measured by {known_from} of the same script", by_other), (given, others)]
-    return [f"Samples per second, {word}: {', '.join(map(_rate, found))}." for word, found in words if found]
+    said = [f"Samples per second, {word}: {', '.join(map(_rate, found))}." for word, found in words if found]
+    if any(e.error >= UNCERTAIN for e in measured):
+        said.append("Measured rates that contradict each other are uncertain until they are measured again.")
+    return said
 
 
 def _rate(of: Estimate) -> str:

@@ -46,8 +46,8 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     points: Annotated[list[tuple[Nodes, Rate, Error]], msgspec.Meta(min_length=2, max_length=COUNTS_MOST)]
 
     def known(self) -> tuple[MeasuredRate, ...]:
-        """The points for the model."""
-        return tuple(MeasuredRate(*point) for point in self.points)
+        """The points for the model: by node count, each once, whoever wrote the file."""
+        return tuple(MeasuredRate(*point) for point in sorted({point[0]: point for point in self.points}.values()))
 
 
 @dataclass(slots=True)

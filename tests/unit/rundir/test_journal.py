@@ -17,6 +17,7 @@ import pytest
 
 from pilot.core.coordinator import Coordinator
 from pilot.core.curves.curve import Curve
+from pilot.core.curves.curve_model import MeasuredRate
 from pilot.core.errors import JournalError
 from pilot.core.events import Event, PlanReady, PoolChanged, Progress, TrainerSubmitted, WorkerReady
 from pilot.core.ids import Generation, NodeId, PlanId, TrainerId
@@ -29,9 +30,10 @@ from tests.resealed import changed
 
 HEADER = Header(FORMAT, "0.1.0", "pool-1", 1.7e9, {"t_fwd_s": 120.0}, {"name": "local"})
 T = TrainerId("t1")
+KNOWN = (MeasuredRate(2, 0.1 + 0.2, 1 / 3, visits=0),)
 SCRIPT: list[Event] = [
     PoolChanged(joined=(NodeId("n1"), NodeId("n2")), cause="registered"),
-    TrainerSubmitted(TrainerSpec(T, max_nodes=2, curve=Curve.of([(1, 0.1 + 0.2), (2, 1 / 3)]))),
+    TrainerSubmitted(TrainerSpec(T, max_nodes=2, curve=Curve.of([(1, 0.1 + 0.2), (2, 1 / 3)]), known=KNOWN)),
     PlanReady(PlanId(2), Plan(PlanStatus.OPTIMAL, ((T, 2),), 1e-17, planner="dp")),
     WorkerReady(T, NodeId("n1")),
     WorkerReady(T, NodeId("n2")),

@@ -49,6 +49,13 @@ def test_the_rates_of_a_script_are_known_in_the_next_pool(tmp_path: Path) -> Non
         assert again.with_known(other) == other
 
 
+def test_points_in_any_order_are_usable(tmp_path: Path) -> None:
+    points: list[tuple[int, float, float]] = [(16, 500.0, 0.01), (1, 90.0, 0.01), (4, 250.0, 0.01), (1, 100.0, 0.01)]
+    spec = kept(tmp_path, u=Measurement(SPEC.script, points)).with_known(SPEC)
+    assert [(p.nodes, p.per_s) for p in spec.known] == [(1, 100.0), (4, 250.0), (16, 500.0)]
+    assert Measured(spec).curve.at(4) == 250.0
+
+
 def test_what_was_measured_lately_is_more_certain(tmp_path: Path) -> None:
     Learned(tmp_path, "summit").write([(TrainerUid("u"), SLOW)])
     known = Learned.read(tmp_path, "summit").with_known(SPEC).known
