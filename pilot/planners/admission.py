@@ -31,7 +31,7 @@ LARGEST_CHARGE = 0.5
 
 
 LIMIT_S = 1.0
-"""If it takes longer to find the prefix, all are planned for."""
+"""If it would take longer to find the prefix, all are planned for; nor is another plan made after this time."""
 
 _STEP = 32
 """Prefixes are valued for a multiple of this many nodes."""
@@ -41,7 +41,8 @@ _ANY = TrainerId("")
 def plan(problem: Problem, planner: Callable[[Problem], Plan]) -> Plan:
     """The plan of ``planner`` for the prefix of the queue and all that hold nodes."""
     started_s = time.monotonic()
-    length = _prefix(problem)
+    quick = dp.additions(replace(problem, ending=0)) <= LIMIT_S * dp.ADDITIONS_PER_S
+    length = _prefix(problem) if quick else len(problem.candidates)
     took_s = time.monotonic() - started_s
     made = _plan_for(problem, length, planner)
     while _could_start(problem, length, made) and time.monotonic() < started_s + LIMIT_S:
@@ -69,10 +70,8 @@ def _could_start(problem: Problem, length: int, made: Plan) -> bool:
 
 
 def _prefix(problem: Problem) -> int:
-    """How many candidates the prefix has; all of them if it takes too long to find out."""
+    """How many candidates the prefix has."""
     worths, left_over = _worths(problem)
-    if len(worths) <= len(problem.candidates):
-        return len(problem.candidates)
     enough = problem.queue_share * worths[-1]
     length = next(k for k, worth in enumerate(worths) if worth >= enough)
     while any(c.min_nodes <= left_over[length] for c in problem.candidates[length:]):
@@ -94,11 +93,9 @@ def _worths(problem: Problem) -> tuple[list[int], list[int]]:
 @lru_cache(maxsize=2)
 def _prefixes(candidates: tuple[Candidate, ...], nodes: int, t_fwd_s: float) -> tuple[NDArray[np.int64], ...]:
     """For each prefix, from the empty one on, the best value on at most 0, 1, …, ``nodes`` nodes, until it is level; a
-    pool that gains or loses nodes does not change it. Fewer prefixes if they take longer than :data:`LIMIT_S`."""
-    deadline_s, found = time.monotonic() + LIMIT_S, [np.zeros(1, dtype=np.int64)]
+    pool that gains or loses nodes does not change it."""
+    found = [np.zeros(1, dtype=np.int64)]
     for (row,), smallest in dp.keys_of(Problem(nodes, t_fwd_s, candidates)):
-        if time.monotonic() > deadline_s:
-            break
         found.append(dp.extend(found[-1], row, smallest, nodes))
     return tuple(found)
 

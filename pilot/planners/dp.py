@@ -65,12 +65,12 @@ def plan(problem: Problem, limit_s: float = math.inf) -> Plan:
 def incumbent(problem: Problem, deadline_s: float) -> Plan:
     """The optimal plan; where that would take longer than until ``deadline_s``, the one by prices, at once."""
     made = None
-    if _additions(problem) <= ADDITIONS_PER_S * (deadline_s - time.monotonic()):
+    if additions(problem) <= ADDITIONS_PER_S * (deadline_s - time.monotonic()):
         made = optimum(problem, deadline_s)
     return made or prices.plan(problem, optimum, "dp")
 
 
-def _additions(problem: Problem) -> float:
+def additions(problem: Problem) -> float:
     """How many :func:`optimum` does at most."""
     wide, late = sum(min(c.max_nodes, problem.nodes) + 1 for c in problem.candidates), problem.ending + 1
     return min(problem.nodes + 1, wide) * wide * late * (late + 1) / 2

@@ -53,6 +53,20 @@ def test_a_trainer_runs_from_its_first_node_until_its_samples_are_done() -> None
     assert simulation.core.trainers[TrainerId("t")].outcome == "finished"
 
 
+def test_a_trainer_is_there_once_a_plan_lets_it_share_the_pool() -> None:
+    """Until then its time counts as waiting, and A_s does without it."""
+    core = Coordinator(CoordinatorConfig(arrivals_s=2.0))
+    narrow = [submission(name, 100.0, max_nodes=1) for name in "tuvw"]
+    simulation = Simulation(core, make("dp"), [Change(0.0, joined=(A, B))], narrow, SimConfig(150.0))
+    assert simulation.run(lambda: False, lambda _: None)
+    assert {str(name): account.admitted_s for name, account in simulation.accounts.items()} == {
+        "t": 0.0,
+        "u": 0.0,
+        "v": 100.0,
+        "w": 100.0,
+    }
+
+
 def test_problems_have_the_remaining_work_if_planners_need_it() -> None:
     """The remaining work in seconds on one node, and how long the trainer has trained."""
     seen: list[tuple[float, float | None]] = []

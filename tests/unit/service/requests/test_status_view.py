@@ -130,6 +130,31 @@ def test_a_trainer_s_warnings_are_what_concerns_its_results_and_its_budget() -> 
     assert len(due.remarks) == 2
 
 
+def test_a_bound_that_leaves_nodes_idle_is_told_with_those_that_wait_for_it() -> None:
+    stage = Shown(CoordinatorConfig(max_parallel_trainers=1))
+    stage.post(PoolChanged(joined=(A, B)), TrainerSubmitted(TrainerSpec(T, max_nodes=1)))
+    stage.plan(t=1)
+    assert stage.view.status().warnings == ["1 node idle because of the trainers' --max-nodes (up to 1): none waits"]
+    stage.post(TrainerSubmitted(TrainerSpec(TrainerId("u"))))
+    assert stage.view.status().warnings == ["1 node idle because of --max-parallel-trainers 1: 1 trainer waits"]
+    assert [row.waits for row in stage.view.status().trainers][
+        1
+    ] == "waiting for another trainer to end: 1 run at a time"
+
+
+def test_one_that_a_plan_left_out_waits_for_those_that_share_the_pool() -> None:
+    stage = Shown()
+    specs = [TrainerSubmitted(TrainerSpec(TrainerId(name), max_nodes=1)) for name in "tuv"]
+    stage.post(PoolChanged(joined=(A, B)), *specs)
+    left_out = Plan(PlanStatus.OPTIMAL, ((T, 1), (TrainerId("u"), 1)), 1.0, first_out=TrainerId("v"))
+    assert stage.pending.solve is not None
+    stage.post(PlanReady(stage.pending.solve.plan_id, left_out))
+    shared = "waiting for another trainer to end: 2 share the pool, and more would hardly use it better"
+    assert [row.waits for row in stage.view.status().trainers][2] == shared
+    assert stage.view.status().warnings == []
+    assert stage.view.explain("v").sentences[0] == "v was not part of the last plan."
+
+
 def test_a_trainer_says_what_it_waits_for_and_how_far_it_is() -> None:
     stage = Shown()
     stage.at(0.0).post(TrainerSubmitted(TrainerSpec(T, min_nodes=2, max_nodes=4)))
