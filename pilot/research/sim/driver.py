@@ -286,6 +286,7 @@ class Simulation:
                 profiling=rescale if pins != self._pins else 0.0,
             ),
             [account.submission for account in self._running.values()],
+            self.core.idle(),
         )
         self._pins = pins
 

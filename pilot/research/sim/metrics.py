@@ -29,6 +29,9 @@ U_IN_WORDS = (
 BestRate = Callable[[Admitted, float], float]
 """The best total rate of trainers on a number of nodes."""
 
+NO_TRAINER = "the lack of trainers"
+"""The bound on pools in which nobody trains."""
+
 NODE_SECONDS = "node-seconds at the speed of one node"
 
 
@@ -84,6 +87,8 @@ class Summary:
     working: Working  #: U of the time in which there was work
     samples: float  #: processed by all trainers, whatever their kind
     used: float  #: share of node-time that trained
+    #: shares of node-time that was idle because of a bound, by its name: no trainer that was let in could use it
+    idle: dict[str, float]
     preemption_per_event: float  #: work that preemptions cost, per change of the pool
     rescale_per_event: float  #: work that rescales cost, per change of the pool
     #: mean of (work until the next event) / (rescale cost), over events with a cost (Fig 8)
@@ -143,6 +148,7 @@ def summarize(
         working=meter.working(work, spans),
         samples=sum(account.done for account in accounts.values()),
         used=_share(columns["used"], columns["pool"], spans),
+        idle=_idle(records, columns["pool"], spans),
         preemption_per_event=float(columns["preemption"].sum()) * per_event,
         rescale_per_event=float(columns["rescale"].sum()) * per_event,
         return_on_rescale=_mean(returns_on_rescale(columns)),
@@ -276,6 +282,15 @@ def _run_times(accounts: Iterable[Account]) -> Iterable[RunTimes]:
             ran_h = (account.ended_s - account.admitted_s) / 3600
             hours.setdefault(account.submission.curve, []).append(ran_h)
     return (RunTimes(curve, len(ran), sum(ran) / len(ran), max(ran)) for curve, ran in sorted(hours.items()))
+
+
+def _idle(records: Records, pool: Floats, spans: Floats) -> dict[str, float]:
+    """The shares of node-time that each bound left idle."""
+    node_s: dict[str, float] = {}
+    for idle, admitted, nodes, span_s in zip(records.idle, records.admitted, pool, spans, strict=True):
+        bound, count = (NO_TRAINER, nodes) if not admitted else (idle.bound.value, idle.nodes) if idle else ("", 0)
+        node_s[bound] = node_s.get(bound, 0.0) + float(count * span_s)
+    return {bound: left / float(pool @ spans) for bound, left in sorted(node_s.items()) if left}
 
 
 def _share(part: Floats, total: Floats, spans: Floats) -> float:

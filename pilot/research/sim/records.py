@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from pilot.core.curves.curve import Curve
+from pilot.core.plan.idle import Idle
 from pilot.core.plan.problem import Plan, PlanStatus, Problem
 from pilot.research.traces.fragments import Floats
 from pilot.research.traces.workload import WorkloadRow
@@ -62,12 +63,13 @@ class SolveRecord:
 
 
 class Records:
-    """Moments and who was admitted in each; solves; the kinds of trainers with their curves; when most of the pool's
-    budget was used and when all of it (None: never)."""
+    """Moments, who was admitted in each, and which bound left nodes idle; solves; the kinds of trainers with their
+    curves; when most of the pool's budget was used and when all of it (None: never)."""
 
     def __init__(self) -> None:
         self.moments: list[Moment] = []
         self.admitted: list[Admitted] = []
+        self.idle: list[Idle | None] = []
         self.solves: list[SolveRecord] = []
         self.curves: dict[Kind, Curve] = {}
         self.budget_warned_s: float | None = None
@@ -82,8 +84,9 @@ class Records:
             weight = self._weights[submission.curve] = 1.0 / curve.single_node_rate()
         return weight
 
-    def add(self, moment: Moment, running: Sequence[WorkloadRow]) -> None:
-        """Record a settled moment and the trainers that share the pool from then on."""
+    def add(self, moment: Moment, running: Sequence[WorkloadRow], idle: Idle | None) -> None:
+        """Record a settled moment, the trainers that share the pool from then on, and the nodes that a bound leaves
+        idle."""
         counts: dict[Kind, int] = {}
         for submission in running:
             spec = submission.spec
@@ -92,6 +95,7 @@ class Records:
             counts[kind] = counts.get(kind, 0) + 1
         self.moments.append(moment)
         self.admitted.append(tuple(sorted(counts.items())))
+        self.idle.append(idle)
 
     def solved(self, problem: Problem, plan: Plan) -> None:
         """Record a solve."""

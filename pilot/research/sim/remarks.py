@@ -9,6 +9,8 @@ from pilot.research.sim.metrics import Summary
 
 TOLD = 0.001
 """Values of U that differ by less are the same to readers."""
+IDLE_TOLD = 0.01
+"""A smaller share of idle node-time is not worth a sentence."""
 
 
 def remarks(summary: Summary) -> Iterator[str]:
@@ -28,3 +30,5 @@ def remarks(summary: Summary) -> Iterator[str]:
             f"U can exceed 100%, because {nodes} dedicated nodes {why}. Against the same node-hours on more nodes at a"
             f" time, for less time, U is {shared:.1%}."
         )
+    if shares := [f"{share:.1%} because of {bound}" for bound, share in summary.idle.items() if share >= IDLE_TOLD]:
+        yield f"Idle node-time: {', '.join(shares)}."

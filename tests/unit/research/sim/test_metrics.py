@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,11 +11,12 @@ from pilot.core.config import CoordinatorConfig
 from pilot.core.coordinator import Coordinator
 from pilot.core.curves.curve import Curve
 from pilot.core.ids import NodeId, TrainerId
+from pilot.core.plan.idle import Bound
 from pilot.core.trainer.spec import TrainerSpec
 from pilot.planners import dp
 from pilot.research.sim.accounting import Accounting
 from pilot.research.sim.driver import SimConfig, Simulation
-from pilot.research.sim.metrics import NODE_SECONDS, IntegralMeter, Summary, returns_on_rescale, summarize
+from pilot.research.sim.metrics import NO_TRAINER, NODE_SECONDS, IntegralMeter, Summary, returns_on_rescale, summarize
 from pilot.research.sim.records import Kind, Records
 from pilot.research.traces.changes import Change
 from pilot.research.traces.workload import WorkloadRow
@@ -24,8 +27,10 @@ SHUFFLENET = Curve.of(
 NODES = tuple(NodeId(f"n{k}") for k in range(85))
 
 
-def replay(changes: list[Change], submissions: list[WorkloadRow], until_s: float) -> tuple[Summary, Records]:
-    core = Coordinator(CoordinatorConfig())
+def replay(
+    changes: list[Change], submissions: list[WorkloadRow], until_s: float, most: int | None = 10
+) -> tuple[Summary, Records]:
+    core = Coordinator(CoordinatorConfig(max_parallel_trainers=most))
     simulation = Simulation(core, dp.plan, changes, submissions, SimConfig(until_s))
     complete = simulation.run(lambda: False, lambda _: None)
     records = simulation.records
@@ -157,3 +162,23 @@ def test_u_above_one_has_a_reference_that_it_does_not_exceed() -> None:
     assert summary.efficiency > 2
     assert summary.working.shared_efficiency is not None
     assert summary.working.shared_efficiency < 1
+
+
+def narrow(count: int, samples: float = 1e12) -> list[WorkloadRow]:
+    """Trainers on at most 4 nodes, at a rate of 5 on each."""
+    made = trainers(count, [Curve.proportional(5)], samples)
+    return [replace(row, spec=replace(row.spec, max_nodes=4)) for row in made]
+
+
+def test_idle_node_time_is_told_by_the_bound_that_causes_it() -> None:
+    """On 10 nodes one trainer at a time leaves 6, two leave 2, three none."""
+    changes = [Change(0.0, joined=NODES[:10])]
+    assert replay(changes, narrow(2), 3600.0, most=1)[0].idle == {Bound.PARALLEL.value: pytest.approx(0.6)}
+    assert replay(changes, narrow(2), 3600.0)[0].idle == {Bound.NODES.value: pytest.approx(0.2)}
+    assert replay(changes, narrow(3), 3600.0)[0].idle == {}
+
+
+def test_node_time_without_trainers_is_idle_for_lack_of_them() -> None:
+    summary, _ = replay([Change(0.0, joined=NODES[:4])], narrow(1, samples=4 * 5 * 900.0), 3600.0)
+    assert summary.idle == {NO_TRAINER: pytest.approx(0.75)}
+    assert summary.used == pytest.approx(0.25)

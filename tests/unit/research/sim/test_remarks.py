@@ -6,7 +6,7 @@ from pilot.core.curves.curve import Curve
 from pilot.core.ids import TrainerId
 from pilot.research.sim.remarks import remarks
 from pilot.research.traces.changes import Change
-from tests.unit.research.sim.test_metrics import NODES, SHUFFLENET, bursts, replay, trainers, wide
+from tests.unit.research.sim.test_metrics import NODES, SHUFFLENET, bursts, narrow, replay, trainers, wide
 
 
 def test_numbers_that_mean_what_they_seem_to_need_no_remark() -> None:
@@ -19,7 +19,8 @@ def test_u_of_the_time_with_work_stands_beside_u() -> None:
     summary, _ = replay(changes, trainers(10, [Curve.proportional(5)], samples=18000.0), 7200.0)
     assert list(remarks(summary)) == [
         "There was work in 0.5 of 2 h. U of that time alone is 100.0%: it had 20 nodes on average, and the whole time"
-        " 52.5, with which A_s counts."
+        " 52.5, with which A_s counts.",
+        "Idle node-time: 90.5% because of the lack of trainers.",
     ]
 
 
@@ -47,3 +48,13 @@ def test_u_above_100_percent_is_explained_whatever_the_reason() -> None:
     assert summary.working.shared_efficiency < 1
     (sentence,) = remarks(summary)
     assert sentence.startswith("U can exceed 100%, because 5 dedicated nodes are worth less than varying ones.")
+
+
+def test_one_sentence_names_the_bounds_that_leave_nodes_idle() -> None:
+    summary, _ = replay([Change(0.0, joined=NODES[:10])], narrow(2), 3600.0, most=1)
+    assert list(remarks(summary)) == ["Idle node-time: 60.0% because of --max-parallel-trainers."]
+
+
+def test_a_bound_that_costs_next_to_nothing_is_not_told() -> None:
+    summary, _ = replay([Change(0.0, joined=NODES[:10])], narrow(2), 3600.0)
+    assert list(remarks(replace(summary, idle={"--max-nodes": 0.009}))) == []
