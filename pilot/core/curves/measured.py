@@ -122,6 +122,17 @@ class Scatter:
         return max(VISIT**2, self.visits * (1 + (off - 1) / (self.seen + 1)))
 
 
+def share_scatter(of: Sequence[Scatter]) -> None:
+    """A trainer that came back to no count yet is expected to vary between visits as the others do (their geometric
+    mean, with :data:`VISIT` counted once)."""
+    weighted = [(one.seen - VISITS_SEEN, math.log(one.visits)) for one in of]
+    total = 1 + sum(seen for seen, _ in weighted)
+    usual = math.exp((math.log(VISIT**2) + sum(seen * ln for seen, ln in weighted)) / total)
+    for one in of:
+        if one.seen == VISITS_SEEN:
+            one.visits = usual
+
+
 @dataclass(slots=True)
 class RescaleCosts:
     """The last ``limit`` measured costs of rescales up and down, in seconds."""
@@ -315,6 +326,7 @@ def learn(trainers: Sequence[Measured], priors: Priors, now_s: float) -> None:
     A trainer without a rate is assumed to be as fast on one node as the geometric mean of the others: otherwise it
     would never be tried if the objective is throughput.
     """
+    share_scatter([trainer._scatter for trainer in trainers])
     known = [trainer for trainer in trainers if not trainer.guessed]
     for trainer in known:
         trainer.learn(priors=priors, now_s=now_s)

@@ -8,7 +8,7 @@ import pytest
 
 from pilot.core.curves.curve import Curve
 from pilot.core.curves.curve_model import GIVEN_ERROR, ON_SUMMIT, Estimate, MeasuredRate
-from pilot.core.curves.measured import Measured, experience
+from pilot.core.curves.measured import Measured, experience, learn
 from pilot.core.curves.points import DRIFT, DRIFT_MOST, SCALE, for_another, joined, settled
 from pilot.core.ids import TrainerId
 from pilot.core.plan.objective import scaling_efficiency
@@ -80,6 +80,18 @@ def test_the_error_covers_the_scatter_that_was_seen() -> None:
         visit(measured, 0.0, 1, 100.0)
         visit(measured, 1000.0, 1, then)
     assert on(alike, 1).error < on(calm, 1).error < 0.03 < 0.1 < on(apart, 1).error
+
+
+def test_a_trainer_is_expected_to_vary_as_much_between_visits_as_the_others() -> None:
+    new, other = trainer(), trainer()
+    visit(new, 0.0, 1, 100.0)
+    alone = on(new, 1).error
+    learn([new, trainer()], ON_SUMMIT, 100.0)
+    assert on(new, 1).error == pytest.approx(alone, rel=0.02)
+    for now_s, per_s in enumerate([100.0, 130.0, 100.0, 130.0, 100.0]):
+        visit(other, 1000.0 * now_s, 1, per_s)
+    learn([new, other], ON_SUMMIT, 100.0)
+    assert 2 * alone < on(new, 1).error < on(other, 1).error
 
 
 # --- contradictions ---------------------------------------------------------------------------------------------------
