@@ -97,7 +97,7 @@ def run(events: Path, trainers: Path, curves: Path, hours: float | None, every_s
     submissions = read_workload(trainers, curves)
     if row.powers:
         submissions = [one.sized(POWERS) for one in submissions]
-    config = CoordinatorConfig(T_FWD_S, arrivals_s=ARRIVALS_S, timed=True, decide_every_s=every_s)
+    config = CoordinatorConfig(T_FWD_S, 10, arrivals_s=ARRIVALS_S, timed=True, decide_every_s=every_s)
     until_s = changes[-1].time_s if hours is None else hours * 3600
     simulation = Simulation(Coordinator(config), row, changes, submissions, SimConfig(until_s))
     simulation.run(lambda: False, lambda _: None)

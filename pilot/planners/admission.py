@@ -29,7 +29,6 @@ from pilot.planners import dp
 LARGEST_CHARGE = 0.5
 """A start is charged at most this share of the forward-looking time: it is always worth something."""
 
-
 LIMIT_S = 1.0
 """If it would take longer to find the prefix, all are planned for; nor is another plan made after this time."""
 
