@@ -205,10 +205,10 @@ def test_priorities_decide_where_they_are_the_objective(
 
 
 def test_the_table_names_its_reference(inputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(arguments(inputs, "--planner", "dp", "--max-parallel-trainers", "2,10")) == 0
+    assert run(arguments(inputs, "--planner", "dp", "--max-parallel-trainers", "2,auto")) == 0
     printed = capsys.readouterr().out
     assert "U = A_e / A_s." in printed and "A_s is the work of the same trainers on eq_nodes dedicated nodes" in printed
-    assert "max_parallel" in printed
+    assert "max_parallel" in printed and "\nauto " in printed, "sized from the pool"
     assert "Mean run time in hours" in printed
 
 
