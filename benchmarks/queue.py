@@ -113,7 +113,6 @@ class Forecast:
     told: float  #: of them: with a time
     before: float  #: of these: start before they are expected
     within_twice: float  #: start within twice the wait
-    factor: float  #: at the end
 
 
 def judged(stream: Stream, config: CoordinatorConfig, hours: float) -> Forecast:
@@ -132,8 +131,7 @@ def judged(stream: Stream, config: CoordinatorConfig, hours: float) -> Forecast:
 
     most, longest_h = config.max_parallel_trainers, config.longest_wait_s / HOUR_S
     known = len(told) / max(1, len(waited))
-    factor = run.core.forecasts.factor
-    return Forecast(stream.name, most, longest_h, len(waited), known, share(1.0), share(2.0), factor)
+    return Forecast(stream.name, most, longest_h, len(waited), known, share(1.0), share(2.0))
 
 
 @dataclass(frozen=True, slots=True)

@@ -224,7 +224,6 @@ class Bookkeeping(State):
             out += adjust_interval(trainer, self.checkpoint_interval(trainer))
             trainer.usage.count(self.now_s, len(trainer.workers))
             self.aging.note(self.now_s, trainer, self.config.longest_wait_s)
-            self.forecasts.note(self.now_s, trainer)
         self._touched.clear()
         return out
 

@@ -17,7 +17,7 @@ from pilot.core.plan.arrivals import Arrivals
 from pilot.core.plan.assign import Packing
 from pilot.core.plan.objective import Objective, mean_completion_time, scaling_efficiency
 from pilot.core.plan.problem import Plan, Problem
-from pilot.core.plan.prognosis import Forecasts
+from pilot.core.plan.prognosis import NodesSeen
 from pilot.core.pool.blame import BlameState
 from pilot.core.pool.losses import Losses
 from pilot.core.pool.pool import NodeOrder, PoolState, hostname_order
@@ -99,7 +99,7 @@ class State:
     usage: Usage = field(default_factory=Usage)
     arrivals: Arrivals = field(default_factory=Arrivals)
     aging: Aging = field(default_factory=Aging)
-    forecasts: Forecasts = field(default_factory=Forecasts)
+    nodes_seen: NodesSeen = field(default_factory=NodesSeen)
     changes: Changes = field(default_factory=Changes)
     losses: Losses = field(default_factory=Losses)
     now_s: float = 0.0

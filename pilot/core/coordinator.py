@@ -49,7 +49,7 @@ class Coordinator(Forecasting):
         out += self._closed(out)
         out += self._release_vacant()
         self.usage.count(now_s, len(self.pool))
-        self.forecasts.has(now_s, len(self.pool))
+        self.nodes_seen.note(now_s, len(self.pool))
         if any(isinstance(command, CloseTrainer) for command in out):
             measured = [trainer.measured for trainer in self.trainers.values()]
             self.priors = experience(measured, self.config.priors, self.priors)

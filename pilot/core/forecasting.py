@@ -1,11 +1,10 @@
-"""When trainers that wait are expected to start, and how a pool's forecasts come true. No plan depends on it."""
+"""When trainers that wait are expected to start. No plan depends on it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
 
-from pilot.core.commands import Command
 from pilot.core.curves.curve import Curve
 from pilot.core.ids import TrainerId
 from pilot.core.plan.aging import SHARE
@@ -22,24 +21,15 @@ class Forecasting(Planning):
         """The prognosis for each trainer that waits, in the order of submission; none while the pool drains."""
         there = [trainer for trainer in self._registry.open.values() if not (trainer.held or trainer.shelved)]
         usable = self.pool.usable - self._studies.reserved
-        nodes = self.forecasts.nodes_in(usable)
+        nodes = self.nodes_seen.expected(usable)
         running = sum(len(trainer.target) >= trainer.spec.min_nodes for trainer in there)
         if self.draining or running == len(there):
             return {}
         usual_most = max(1, round(running * nodes(math.inf) / max(1, usable)))
         most = self.config.max_parallel_trainers or usual_most
         calm_s = max(self.changes.mean_s, now_s - self.changes.last_s)
-        expected = Expected(nodes, most, self.config.t_fwd_s, calm_s, self.forecasts.factor)
+        expected = Expected(nodes, most, self.config.t_fwd_s, calm_s)
         return forecast(list(self._jobs(now_s, there, most)), expected)
-
-    def _arrived(self, came: Trainer | None) -> list[Command]:
-        """As planning does; when it is expected to start is remembered, to learn from that."""
-        out = super()._arrived(came)
-        if came is not None and not came.target and not self.forecasts.full:
-            one = self.prognoses(self.now_s).get(came.id)
-            if one is not None and one.starts_in_s:
-                self.forecasts.expected_s[came.id] = self.now_s + one.starts_in_s
-        return out
 
     def _jobs(self, now_s: float, there: list[Trainer], most: int) -> Iterator[Job]:
         weights, usual = self._weights(there), usual_s(self.trainers.values())

@@ -1,23 +1,20 @@
 """When trainers that wait are expected to start.
 
 The pool is played forward: its trainers share its nodes by value, and whoever runs keeps its minimum; the one with the
-least left ends, and so on. Nodes that come and go count as a number that goes from that of now to the pool's mean. What
-is left out, the cost of rescales above all, makes starts late or early; so a pool learns a factor from how its own
-forecasts came true (:class:`Forecasts`).
+least left ends, and so on. Nodes that come and go count as a number that goes from that of now to the pool's mean.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 
 from pilot.core.curves.curve import Curve
 from pilot.core.ids import TrainerId
 from pilot.core.plan.problem import Candidate
-from pilot.core.trainer.trainer import Trainer
 
 WORK = 2000
 """About this many shares of trainers are computed for a forecast. Whoever starts later is expected at the same pace."""
@@ -28,16 +25,9 @@ REVERTS_S = 3600.0
 MEMORY_S = 24 * 3600.0
 """Nodes that the pool had this long ago count 1/e in its mean."""
 
-EARLY = 0.55
-"""The share of trainers that are to start before they are expected."""
-
-LEARNS = 0.05
-"""How far a start moves the logarithm of the factor, if it is as rare as can be."""
-
-FACTORS = 0.5, 2.0
-
-OUTSTANDING = 20
-"""A pool learns from at most this many forecasts at a time, so that an arrival in a long queue costs little."""
+LATE = 1.1
+"""Waits are multiplied by this for what is left out, the cost of rescales above all: a forecast is late rather than
+early."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +60,6 @@ class Expected:
     most: int  #: how many trainers may share them
     t_fwd_s: float  #: the forward-looking time of plans
     calm_s: float = math.inf  #: until nodes come or leave
-    factor: float = 1.0  #: by which its forecasts are off
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +89,7 @@ def forecast(jobs: Sequence[Job], pool: Expected) -> dict[TrainerId, Prognosis]:
     found: dict[TrainerId, Prognosis] = {}
     for place, job in enumerate(waiting, 1):
         fits, (in_s, rough) = job.candidate.min_nodes <= largest, play.starts.get(job.name, (math.inf, False))
-        in_s = min(job.turn_in_s, max(pool.t_fwd_s, in_s * pool.factor) if in_s else 0.0)
+        in_s = min(job.turn_in_s, max(pool.t_fwd_s, in_s * LATE) if in_s else 0.0)
         starts_in_s = in_s if fits and in_s < math.inf else None
         found[job.name] = Prognosis(place, len(waiting), starts_in_s, play.endless if fits else "", rough)
     return found
@@ -224,43 +213,23 @@ def _gain(one: tuple[int, float], other: tuple[int, float]) -> float:
 
 
 @dataclass(slots=True)
-class Forecasts:
-    """How the pool's forecasts came true: by which ``factor`` waits are multiplied, and when those that wait were
-    expected to start. ``nodes`` since ``since_s``; ``node_s`` node-seconds in ``pool_s`` seconds with any node before
-    that, both decaying alike (:data:`MEMORY_S`)."""
+class NodesSeen:
+    """How many nodes the pool had: ``nodes`` since ``since_s``; before that, ``node_s`` node-seconds in ``pool_s``
+    seconds with any, both decaying alike (:data:`MEMORY_S`)."""
 
-    factor: float = 1.0
-    expected_s: dict[TrainerId, float] = field(default_factory=dict)
     nodes: int = 0
     since_s: float = 0.0
     node_s: float = 0.0
     pool_s: float = 0.0
 
-    def has(self, now_s: float, nodes: int) -> None:
+    def note(self, now_s: float, nodes: int) -> None:
         """The pool has ``nodes`` nodes from ``now_s`` on."""
-        share = math.exp(-(now_s - self.since_s) / MEMORY_S)
-        time_s = MEMORY_S * (1.0 - share) if self.nodes else 0.0
-        share = share if self.nodes else 1.0
+        share = math.exp(-(now_s - self.since_s) / MEMORY_S) if self.nodes else 1.0
+        time_s = MEMORY_S * (1.0 - share)
         self.node_s, self.pool_s = self.node_s * share + self.nodes * time_s, self.pool_s * share + time_s
         self.nodes, self.since_s = nodes, now_s
 
-    def nodes_in(self, usable: int) -> Callable[[float], float]:
+    def expected(self, usable: int) -> Callable[[float], float]:
         """The nodes to be expected in so many seconds, of which ``usable`` are there now."""
-        mean = self.node_s / self.pool_s if self.pool_s > REVERTS_S else usable
+        mean = self.node_s / self.pool_s if self.pool_s else usable
         return lambda in_s: mean + (usable - mean) * math.exp(-in_s / REVERTS_S)
-
-    @property
-    def full(self) -> bool:
-        """Whether enough forecasts are outstanding."""
-        return len(self.expected_s) >= OUTSTANDING
-
-    def note(self, now_s: float, trainer: Trainer) -> None:
-        """Learn from the start of ``trainer``, if this is it."""
-        starts = len(trainer.target) >= trainer.spec.min_nodes
-        rests = bool(trainer.held or trainer.shelved) or not trainer.open
-        if trainer.id not in self.expected_s or not (starts or rests):
-            return
-        late = now_s > self.expected_s.pop(trainer.id)
-        if not rests:
-            step = LEARNS * (EARLY if late else EARLY - 1.0)
-            self.factor = min(FACTORS[1], max(FACTORS[0], self.factor * math.exp(step)))

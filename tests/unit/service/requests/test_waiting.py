@@ -49,8 +49,8 @@ def test_those_that_wait_show_their_place_and_their_start() -> None:
     stage.post(TrainerHeld(TrainerId("held")))
     rows: dict[str, TrainerStatus] = {row.trainer: row for row in stage.view.trainers().trainers}
     assert [rows[name].place for name in (T, "held", "next", "last")] == [None, None, 1, 2]
-    assert (rows["next"].expected_start_s, rows["last"].expected_start_s) == (pytest.approx(1050.0), None)
-    assert rows["next"].prognosis == "number 1 of 2 waiting trainers, expected to start in about 16m40s"
+    assert (rows["next"].expected_start_s, rows["last"].expected_start_s) == (pytest.approx(1150.0), None)
+    assert rows["next"].prognosis == "number 1 of 2 waiting trainers, expected to start in about 18m20s"
     assert rows["last"].prognosis.endswith("start unknown: it is not known how long next will run")
     assert rows[T].prognosis == "", "it trains"
 
@@ -59,8 +59,8 @@ def test_a_submission_and_explain_tell_where_a_trainer_stands() -> None:
     stage, late = busy(), TrainerId("late")
     stage.post(TrainerSubmitted(TrainerSpec(late, max_nodes=1)))
     answer = stage.view.submitted(late)
-    words = "number 1 of 1 waiting trainer, expected to start in about 16m40s"
-    assert (answer.place, answer.expected_start_s, answer.prognosis) == (1, pytest.approx(1050.0), words)
+    words = "number 1 of 1 waiting trainer, expected to start in about 18m20s"
+    assert (answer.place, answer.expected_start_s, answer.prognosis) == (1, pytest.approx(1150.0), words)
     assert answer.waits == "waiting for another trainer to end: 1 run at a time"
     assert stage.view.explain(late).sentences[-1] == f"It waits: {words}; {answer.waits}."
 
