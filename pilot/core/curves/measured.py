@@ -196,8 +196,12 @@ class Measured:
             )
         ages_s = {nodes: self._now_s - rate.seen_s for nodes, rate in self._rates.items()}
         unscaled = 0.0 if self._rates or not self._spec.known else SCALE
-        found = estimates(self.points, given, self._priors, self._spec.max_nodes)
-        return tuple(replace(e, error=math.hypot(e.error, unscaled), age_s=ages_s.get(e.nodes)) for e in found)
+        return tuple(
+            replace(e, error=math.hypot(e.error, unscaled), age_s=ages_s.get(e.nodes)) for e in self._estimates()
+        )
+
+    def _estimates(self) -> tuple[Estimate, ...]:
+        return estimates(self.points, self._spec.curve, self._priors, self._spec.max_nodes)
 
     @property
     def points(self) -> tuple[MeasuredRate, ...]:
@@ -220,7 +224,7 @@ class Measured:
         """The scaling curve, as far as it is known now."""
         if self._spec.curve is not None and (self._spec.fixed_curve or not self._rates):
             return self._spec.curve
-        return curve_of(self.estimates)
+        return curve_of(self._estimates())
 
     @property
     def planned(self) -> Curve:

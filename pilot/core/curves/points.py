@@ -88,9 +88,10 @@ def _raised(falling: Iterable[MeasuredRate]) -> list[MeasuredRate]:
     """Points (decreasing), each with at least the rate per node of the next larger one that was visited more often."""
     found, above = [], [0.0] * (TWICE + 2)
     for point in falling:
-        each = max(point.per_s / point.nodes, above[point.visits + 1])
-        above[: point.visits + 1] = [each] * (point.visits + 1)
-        found.append(replace(point, per_s=each * point.nodes))
+        if (least := above[point.visits + 1]) > point.per_s / point.nodes:
+            point = replace(point, per_s=least * point.nodes)
+        above[: point.visits + 1] = [point.per_s / point.nodes] * (point.visits + 1)
+        found.append(point)
     return found
 
 
@@ -98,8 +99,8 @@ def _capped(rising: Iterable[MeasuredRate]) -> list[MeasuredRate]:
     """Points (increasing), each with at most the rate per node of the next smaller one that was visited as often."""
     found, below = [], [math.inf] * (TWICE + 1)
     for point in rising:
-        each = point.per_s / point.nodes
-        each = each if point.visits == TWICE else min(each, below[point.visits])
-        below[: point.visits + 1] = [each] * (point.visits + 1)
-        found.append(replace(point, per_s=each * point.nodes))
+        if (most := below[point.visits]) < point.per_s / point.nodes and point.visits < TWICE:
+            point = replace(point, per_s=most * point.nodes)
+        below[: point.visits + 1] = [point.per_s / point.nodes] * (point.visits + 1)
+        found.append(point)
     return found
