@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from random import Random
 from statistics import fmean
+from typing import Any, TypeVar
 
 import click
 from rich.console import Console
@@ -82,7 +83,9 @@ class Told(Simulation):
     """A replay that keeps what trainers are told when they are submitted: in how many seconds they are expected to
     start (None: it cannot be said)."""
 
-    told: dict[TrainerId, tuple[float, float | None]]
+    def __init__(self, *of: Any) -> None:
+        super().__init__(*of)
+        self.told: dict[TrainerId, tuple[float, float | None]] = {}
 
     def _settle(self, given: Sequence[Event]) -> None:
         super()._settle(given)
@@ -92,12 +95,14 @@ class Told(Simulation):
             self.told[name] = self.now_s, found[name].starts_in_s if name in found else 0.0
 
 
-def replayed(stream: Stream, config: CoordinatorConfig, hours: float) -> Told:
+Run = TypeVar("Run", bound=Simulation)
+
+
+def replayed(kind: type[Run], stream: Stream, config: CoordinatorConfig, hours: float) -> Run:
     """A replay of ``stream``."""
     rows = [replace(row, spec=replace(row.spec, objective_curve=None)) for row in stream.rows]
     core = Coordinator(config)
-    simulation = Told(core, planners.make("dp"), stream.changes, rows, SimConfig(hours * HOUR_S))
-    simulation.told = {}
+    simulation = kind(core, planners.make("dp"), stream.changes, rows, SimConfig(hours * HOUR_S))
     simulation.run(lambda: False, lambda _: None)
     return simulation
 
@@ -117,7 +122,7 @@ class Forecast:
 
 def judged(stream: Stream, config: CoordinatorConfig, hours: float) -> Forecast:
     """Compare what trainers are told with when they start."""
-    run = replayed(stream, config, hours)
+    run = replayed(Told, stream, config, hours)
     started_s = {name: next((at_s for at_s, n in a.changes if n), math.inf) for name, a in run.accounts.items()}
     waits = {name: started_s.get(name, math.inf) - at_s for name, (at_s, _) in run.told.items()}
     waited = [name for name, wait_s in waits.items() if wait_s > WAITED_S or run.told[name][1]]
@@ -152,7 +157,7 @@ class Outcome:
 
 def outcome(stream: Stream, config: CoordinatorConfig, objective: str, hours: float) -> Outcome:
     """Replay with one objective."""
-    run = replayed(stream, replace(config, objective=named_objective(objective)), hours)
+    run = replayed(Simulation, stream, replace(config, objective=named_objective(objective)), hours)
     submitted = sum(row.submit_s <= run.now_s for row in stream.rows)
     summary = summarize(run.records, run.accounts, Accounting.PAPER, submitted, True)
     ended = times_of(run.accounts.values())
