@@ -46,9 +46,9 @@ CURVE_PLANS = 2
 QUEUE_SHARE = 0.97
 """Where planners decide how many trainers share the pool: what these are worth, of what the whole queue is worth."""
 
-FEWEST, MOST = 10, 200
-"""Where planners decide, a problem includes at least and at most this many trainers, besides those that hold nodes: a
-small pool can still choose among some, and a large one has its plan in time."""
+MOST = 200
+"""Where planners decide, a problem includes at most this many trainers besides those that hold nodes: the plan must be
+there in time."""
 
 
 class Planning(Bookkeeping):
@@ -61,7 +61,7 @@ class Planning(Bookkeeping):
 
     def admitted(self) -> list[Trainer]:
         """The trainers that share the pool now: Pj_max at most, or those that the last plan did not leave out."""
-        there, out = self._considered(self.pool.usable), self.plan.first_out if self.plan is not None else None
+        there, out = self._considered(), self.plan.first_out if self.plan is not None else None
         waits_from = next((place for place, t in enumerate(there) if t.id == out and not t.target), len(there))
         return there[:waits_from] + [trainer for trainer in there[waits_from:] if trainer.target]
 
@@ -82,15 +82,15 @@ class Planning(Bookkeeping):
         planner_decides = self.config.max_parallel_trainers is None and not trainer.target
         return planner_decides and (self.solving or bool(self.arrivals.trainers))
 
-    def _considered(self, nodes: float) -> list[Trainer]:
-        """The trainers that a problem includes for a pool of ``nodes`` nodes."""
+    def _considered(self) -> list[Trainer]:
+        """The trainers that a problem includes."""
         most = self.config.max_parallel_trainers
-        first = self._registry.ahead(nodes, FEWEST, MOST) if most is None else self._registry.admitted(most)
+        first = self._registry.ahead(MOST) if most is None else self._registry.admitted(most)
         return admit(first, self._turns(), self._registry.open, most or math.inf)
 
     def _sharing(self) -> list[Trainer]:
         """Those that a problem includes now, and those that it no longer includes but that still have nodes."""
-        there = {trainer.id for trainer in self._considered(self.pool.usable)}
+        there = {trainer.id for trainer in self._considered()}
         return [trainer for trainer in self._registry.open.values() if trainer.id in there or trainer.target]
 
     def _turns(self) -> list[TrainerId]:
@@ -103,7 +103,7 @@ class Planning(Bookkeeping):
         """How many nodes the pool should have: as many as a plan would use if there were enough for all (each of its
         terms, eq. 16, then depends on one trainer only), plus those here that no trainer can use. Where a planner sizes
         the queue for the pool, the pool is sized for all that a problem includes: else a small one would stay small."""
-        trainers = self._considered(math.inf) + self._offers(self.parallel_most)
+        trainers = self._considered() + self._offers(self.parallel_most)
         wants = (self._candidate(t, t.spec.max_nodes).wants(self.config.t_fwd_s) for t in trainers)
         return sum(wants) + self._studies.reserved + self.useless()
 
@@ -130,7 +130,7 @@ class Planning(Bookkeeping):
         a plan is being made, it is not known who waits."""
         if came is not None:
             self._note_waiting(came)
-        there = self._considered(self.pool.usable) if self.solving else self.admitted()
+        there = self._considered() if self.solving else self.admitted()
         if came is None or came not in there or self.pool.usable < came.spec.min_nodes:
             return []
         self.arrivals.note(self.now_s, came.id)
@@ -195,7 +195,7 @@ class Planning(Bookkeeping):
 
     def _next_problem(self) -> Problem | None:
         """The problem to solve next; None: no trainer could run, or no decision is due and none can get more."""
-        there, admitted, reserved = self._considered(self.pool.usable), self.admitted(), self._studies.reserved
+        there, admitted, reserved = self._considered(), self.admitted(), self._studies.reserved
         for trainer in there:  # a trial that was promoted waits from now on
             self._note_waiting(trainer)
         free = self.pool.usable - reserved - sum(len(trainer.target) for trainer in there)

@@ -106,17 +106,10 @@ class Registry:
         waiting = (trainer for trainer in self.open.values() if not (trainer.held or trainer.shelved))
         return [trainer for trainer, _ in zip(waiting, range(most), strict=False)]
 
-    def ahead(self, nodes: float, least: int, most: int) -> list[Trainer]:
-        """Those that hold nodes, and the first others that are open, not held and not shelved: so many that the
-        minimums of those that fit together fill ``nodes`` nodes, and from ``least`` to ``most`` trainers.
-        """
+    def ahead(self, most: int) -> list[Trainer]:
+        """The first ``most`` that could be admitted, and those behind them that hold nodes."""
         able = [trainer for trainer in self.open.values() if not (trainer.held or trainer.shelved)]
-        end = 0
-        for end, trainer in enumerate(able[:most], 1):
-            nodes -= trainer.spec.min_nodes if trainer.spec.min_nodes <= nodes else 0
-            if nodes < 1 and end >= least:
-                break
-        return able[:end] + [trainer for trainer in able[end:] if trainer.target]
+        return able[:most] + [trainer for trainer in able[most:] if trainer.target]
 
     def queued(self, admitted: Sequence[Trainer]) -> list[Trainer]:
         """Those that could be admitted, but are not among ``admitted``."""

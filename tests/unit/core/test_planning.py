@@ -22,7 +22,7 @@ from pilot.core.ids import NodeId, TrainerId
 from pilot.core.plan.idle import Bound, Idle
 from pilot.core.plan.objective import throughput
 from pilot.core.plan.problem import Plan, PlanStatus
-from pilot.core.planning import CURVE_PLANS, FEWEST
+from pilot.core.planning import CURVE_PLANS, MOST
 from pilot.core.pool.evidence import SetAside
 from pilot.core.study.events import StudySubmitted
 from pilot.core.trainer.spec import Profiling, TrainerSpec
@@ -169,11 +169,11 @@ def test_a_set_number_of_trainers_is_admitted_whatever_they_are_worth() -> None:
     assert [candidate.trainer for candidate in core.problem.candidates] == admitted(core) == [A, B]
 
 
-def test_a_small_pool_asks_for_the_nodes_that_its_whole_queue_wants() -> None:
-    many = [TrainerSpec(TrainerId(f"t{i}"), 1, 4, Curve.proportional(), fixed_curve=True) for i in range(100)]
+def test_a_small_pool_asks_for_the_nodes_that_its_queue_wants_up_to_the_largest_problem() -> None:
+    many = [TrainerSpec(TrainerId(f"t{i}"), 1, 4, Curve.proportional(), fixed_curve=True) for i in range(MOST + 1)]
     core = of(*many)
-    assert core.problem is not None and len(core.problem.candidates) == FEWEST
-    assert core.wanted_nodes() == 400
+    assert core.problem is not None and len(core.problem.candidates) == MOST
+    assert core.wanted_nodes() == 4 * MOST
     assert of(*many, config=CoordinatorConfig(max_parallel_trainers=10)).wanted_nodes() == 40
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 
 from pilot.core.commands import Outcome
@@ -77,22 +75,18 @@ def test_the_first_trainers_that_are_neither_held_nor_stopped_are_admitted() -> 
     assert [t.id for t in its.admitted(1)] == [A]
 
 
-def test_those_that_hold_nodes_and_the_first_others_that_fill_the_pool_are_ahead() -> None:
-    its = Registry({}, {})
-    for name, least in (("a", 2), ("b", 3), ("c", 1), ("d", 1), ("e", 1)):
-        its.submit(TrainerSpec(TrainerId(name), least, 8), 1.0)
+def test_the_first_trainers_and_those_that_hold_nodes_are_ahead() -> None:
+    its = registry(A, B, C)
 
-    def ahead(nodes: float, least: int = 0, most: int = 9) -> str:
-        return "".join(trainer.id for trainer in its.ahead(nodes, least, most))
+    def ahead(most: int) -> list[TrainerId]:
+        return [trainer.id for trainer in its.ahead(most)]
 
-    assert ahead(2) == "a"
-    assert ahead(3) == "abc", "b does not fit beside a, but may be worth more"
-    assert [ahead(0), ahead(math.inf)] == ["a", "abcde"]
-    assert [ahead(2, least=3), ahead(9, most=2)] == ["abc", "ab"]
-    its.trainers[TrainerId("e")].target = [NodeId("x")]
-    its.hold(TrainerId("a"), "by its user")
-    assert [ahead(3), ahead(2)] == ["be", "bcde"]
-    assert "".join(t.id for t in its.queued(its.ahead(3, 0, 9))) == "cd"
+    assert [ahead(2), ahead(5)] == [[A, B], [A, B, C]]
+    its.trainers[C].target = [NodeId("x")]
+    assert ahead(1) == [A, C]
+    assert [trainer.id for trainer in its.queued(its.ahead(1))] == [B]
+    its.hold(A, "by its user")
+    assert ahead(1) == [B, C]
 
 
 def test_one_that_is_held_and_starts_from_scratch_is_the_last_in_both_orders() -> None:
