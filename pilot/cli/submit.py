@@ -43,8 +43,8 @@ accept_option = click.option(
 @click.option(
     "--profile",
     type=click.Choice(Profiling, case_sensitive=False),
-    help="Measure the trainer's speed first: auto on the one or two most informative node counts, if worthwhile; "
-    "inverse on every count, from the largest down.  [default: auto; with --ddp never]",
+    help="Measure the trainer's speed: auto on one node count after the other, as long as plans gain by it; "
+    "inverse on every count, from the largest down.  [default: auto]",
 )
 @click.option("--reprofile", is_flag=True, default=None, help="Profile even though --curve is given.")
 @click.option(

@@ -127,7 +127,7 @@ def prepared(script: Path, arguments: list[str], **options: Unpack[Options]) -> 
         ddp=bool(ddp),
     )
     launched, code = (launched, None) if live else with_code(launched)
-    given.setdefault("profile", Profiling.NEVER if ddp else Profiling.AUTO)
+    given.setdefault("profile", Profiling.AUTO)
     submission = _submission(launched, given)
     root = find_run_dir(None if run_dir is None else Path(run_dir))
     if start is not None:

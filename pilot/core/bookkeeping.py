@@ -51,6 +51,7 @@ class Bookkeeping(State):
         self._touched: dict[TrainerId, bool] = {}
         self._replan = ""
         self._reach: dict[TrainerId, int] | None = None
+        self._by_rates = False
         self._connect()
 
     def _connect(self) -> None:

@@ -15,6 +15,7 @@ set.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import assert_never
 
@@ -44,6 +45,7 @@ class Coordinator(Forecasting):
         self.now_s = now_s
         self._vacant.clear()
         self._replan, self._reach = "", None
+        self._by_rates = isinstance(event, events.Progress | events.ProfileDue | events.CurvesDue)
         out = self._note(event)
         out += self._reconcile_touched()
         out += self._closed(out)
@@ -183,8 +185,8 @@ class Coordinator(Forecasting):
         trainers = list(self._registry.open.values())
         yield self.arrivals.due_s(self.config.arrivals_s), events.ArrivalsDue()
         for trainer in trainers:  # of a thousand that wait hardly one is measured: a replay asks at every step
-            if trainer.profile.pin is not None:
-                yield trainer.profile.by_s, events.ProfileDue(trainer.id)
+            if trainer.profile.by_s < math.inf:
+                yield trainer.profile.due_s, events.ProfileDue(trainer.id)
         if not self.draining:
             yield self.usage.due_s(), events.BudgetDue()
             yield self._curves_due_s(), events.CurvesDue()

@@ -202,10 +202,11 @@ class Planning(Bookkeeping):
         trainers = there + self._offers(max(1, free))
         learn([trainer.measured for trainer in trainers], self.priors, self.now_s)
         weights = self._weights(trainers)
-        known = self.priors, self.costs, self.changes.useful_s(self.now_s), self.config.objective, weights
+        config, calm_s = self.config, self.changes.calm_s(self.now_s)
+        known = self.costs, calm_s, self._forward_s(admitted), config.objective, weights
         pins = profiles.Profiler(self.now_s, self.pool.usable - reserved, admitted, *known).pins()
         problem = self._pose(trainers, pins, weights)
-        if problem is not None and self.config.decide_every_s and not self.awaited:
+        if problem is not None and config.decide_every_s and not self.awaited:
             return interim(problem)
         return problem
 
@@ -235,7 +236,7 @@ class Planning(Bookkeeping):
         candidates = [self._candidate(trainer, room, weights) for trainer, room in able]
         return Problem(
             nodes=nodes,
-            t_fwd_s=config.t_fwd_s,
+            t_fwd_s=self._forward_s(trainers),
             candidates=tuple(_fixed(candidates, nodes, self._turns(), pins)),
             step_s=config.decide_every_s or UNSAID_STEP_S,
             ending=len(soon.nodes),
@@ -243,6 +244,14 @@ class Planning(Bookkeeping):
             losses=self.losses.rate if config.timed else NO_LOSS,
             queue_share=QUEUE_SHARE if config.max_parallel_trainers is None else 1.0,
         )
+
+    def _forward_s(self, trainers: Sequence[Trainer]) -> float:
+        """How far the plan looks ahead. One that is only made because rates were measured holds for as long as the pool
+        is calm and no trainer ends: what it gains need not pay for its rescales sooner."""
+        if not self._by_rates:
+            return self.config.t_fwd_s
+        remain = (profiles.remains_s(self.now_s, t, len(t.target)) for t in trainers if t.target)
+        return max(self.config.t_fwd_s, min([self.changes.calm_s(self.now_s), *remain]))
 
     def _room(self, trainer: Trainer) -> int:
         """The most nodes that it can have; none if the last plan gave too many and it is not among those that reach

@@ -313,7 +313,9 @@ def _between(ratios: Sequence[tuple[float, float]], nodes: int) -> float:
 def _held_between(points: Sequence[MeasuredRate], nodes: int, per_s: float) -> float:
     """Limit an estimate to the range between its measured neighbours."""
     right = bisect_left([p.nodes for p in points], nodes)
-    if right in (0, len(points)):
+    if right == len(points):
         return per_s
+    if right == 0:
+        return min(per_s, points[0].per_s)
     low, high = sorted((points[right - 1].per_s, points[right].per_s))
     return min(max(per_s, low), high)

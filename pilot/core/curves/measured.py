@@ -238,6 +238,10 @@ class Measured:
             return False
         return self._guessed or any(_differs(self._planned.at(p.nodes), p) for p in self.own)
 
+    def refresh(self) -> None:
+        """Plan with the curve as it is known now, however little it has moved."""
+        self._planned = None
+
     def learn(self, usual_per_s: float = 1.0, priors: Priors = ON_SUMMIT, now_s: float = 0.0) -> None:
         """Update the curve to plan with, before a plan is asked for, if it has moved. Without any measurement one node
         is assumed to do ``usual_per_s``; ``priors`` are the pool's."""

@@ -25,18 +25,25 @@ KNOWN = 0.02
 MEASURE_S = 120.0
 REACH_S = 300.0
 
-APART = 4
-"""``auto`` profiles trainers whose range is at least this factor: in a narrower one plans reach each count soon."""
+UNASKED_S = 600.0
+"""If no plan is made for this long after a measurement may pay again, one is asked for."""
+
+KEPT_RATES = REPORTS << 5
+"""A rate that scatters is determined by its last reports, this many at most."""
 
 
 @dataclass(slots=True)
 class Profile:
     """The state of a profile."""
 
-    wanted: bool = False  #: it is to be made, and has not begun or is under way
+    wanted: bool = False  #: it may be made, or is under way
+    lasting: bool = False  #: it may always be made once more (``auto``)
     left: list[int] = field(default_factory=list)  #: the counts still to be measured, the largest (the current) first
     known: dict[int, None] = field(default_factory=dict)  #: the counts whose rate is known
-    by_s: float = math.inf  #: when the current count is given up
+    by_s: float = math.inf  #: when the current count is given up; without one, when it is considered again
+    began_s: float = 0.0  #: when the current count was chosen
+    node_s: float = 0.0  #: node-seconds of the counts before
+    seen: int = 0  #: how many measured rates there were when it was last considered
     there: bool = False  #: the trainer has come to the current count
     size: int = 0  #: of the newest group
     rates: list[float] = field(default_factory=list)  #: the reports of the newest group
@@ -47,7 +54,8 @@ class Profile:
     def of(cls, spec: TrainerSpec) -> Profile:
         """The profile of a newly submitted trainer: none if it is not wanted, or if its curve is known."""
         known = bool(spec.curve or spec.known) and not spec.reprofile
-        return cls(wanted=not known and spec.max_nodes >= least_top(spec))
+        wanted = not known and spec.profile is not Profiling.NEVER and spec.max_nodes > spec.min_nodes
+        return cls(wanted=wanted, lasting=spec.profile is Profiling.AUTO)
 
     @property
     def pin(self) -> int | None:
@@ -62,10 +70,22 @@ class Profile:
         return f"profiling at {self.pin} node{'' if self.pin == 1 else 's'}{then}"
 
     def begin(self, now_s: float, counts: Sequence[int]) -> None:
-        """Begin to measure ``counts``, the largest first, except those whose rate is known."""
-        self.left = [count for count in counts if count not in self.known]
-        self.wanted = bool(self.left)
-        self._turn(now_s)
+        """Begin to measure ``counts``, the largest first."""
+        self._turn(now_s, counts)
+
+    @property
+    def due_s(self) -> float:
+        """When something is due though nothing else happens: in a pool that changes, another plan considers it."""
+        return self.by_s if self.left else self.by_s + UNASKED_S
+
+    def considers(self, now_s: float, rates: int) -> bool:
+        """Whether it is to be considered now: nothing is being measured, and its time has come, or there are other
+        ``rates`` than before."""
+        return self.wanted and not self.left and (self.by_s <= now_s or math.isinf(self.by_s) or self.seen != rates)
+
+    def rest(self, until_s: float, rates: int) -> None:
+        """Nothing is worth measuring before ``until_s``, unless there are other ``rates``."""
+        self.by_s, self.seen = until_s, rates
 
     def borrow(self, lender: TrainerId, nodes: int) -> None:
         """Borrow from ``lender``, which keeps ``nodes`` nodes."""
@@ -81,7 +101,7 @@ class Profile:
         """Add a measured rate; returns whether the trainer moves on to the next count, or is done."""
         if nodes != self.size:
             self.came_to(now_s, nodes)
-        self.rates.append(samples_per_s)
+        self.rates = [*self.rates[1 - KEPT_RATES :], samples_per_s]
         if not _is_known(self.rates):
             return False
         self.known[nodes] = None
@@ -92,25 +112,23 @@ class Profile:
 
     def next(self, now_s: float) -> None:
         """Move on to the next count: this one is known, or its time is over."""
-        del self.left[0]
-        self.wanted = bool(self.left)
-        self._turn(now_s)
+        self._turn(now_s, self.left[1:])
 
-    def shrink(self, now_s: float, most: int, least: float) -> None:
-        """At most ``most`` nodes are left for it: that count replaces all larger ones, if it is at least ``least``. If
-        no count is left, it waits for its turn again, unless something was measured."""
+    def shrink(self, now_s: float, most: int) -> None:
+        """At most ``most`` nodes are left for it: it replaces all larger counts, unless these are chosen one by one."""
         fits = [count for count in self.left if count <= most]
         if fits == self.left:
             return
-        if most >= least and most not in (*fits, *self.known):
+        if not (self.lasting or most in (*fits, *self.known)):
             fits.insert(0, most)
-        self.left = fits
-        self.wanted = bool(fits) or not self.known
-        self._turn(now_s)
+        self._turn(now_s, fits)
 
-    def _turn(self, now_s: float) -> None:
+    def _turn(self, now_s: float, left: Sequence[int]) -> None:
+        self.node_s += (self.pin or 0) * (now_s - self.began_s)
+        self.left = list(left)
         self.there, self.rates, self.lender = False, [], None
-        self.by_s = now_s + REACH_S if self.left else math.inf
+        self.wanted = self.lasting or bool(self.left)
+        self.began_s, self.by_s = now_s, now_s + REACH_S if self.left else math.inf
         if self.size == self.pin:
             self.came_to(now_s, self.size)
 
@@ -119,17 +137,6 @@ def _is_known(rates: Sequence[float]) -> bool:
     """Whether the last ``rates`` determine the rate: the last 5 if it has just settled; 10, 20, … if they scatter."""
     ends = (rates[-(REPORTS << i) :] for i in range((len(rates) // REPORTS).bit_length()))
     return any(stdev(end) <= KNOWN * fmean(end) * math.sqrt(len(end)) for end in ends)
-
-
-def least_top(spec: TrainerSpec) -> float:
-    """How large the top count must be for a profile to be worth its scale-up; below it, plans reach every count."""
-    match spec.profile:
-        case Profiling.NEVER:
-            return math.inf
-        case Profiling.AUTO:
-            return APART * spec.min_nodes
-        case Profiling.INVERSE:
-            return spec.min_nodes + 1
 
 
 def allowed(spec: TrainerSpec, most: int) -> tuple[int, ...]:

@@ -1,14 +1,14 @@
-"""Which counts of a trainer are worth measuring: what plans gain by knowing its curve, minus the cost of finding out.
+"""Whether measuring a trainer on another count pays: what plans gain by knowing its rate there, minus the cost.
 
-The model of :mod:`pilot.core.curves.curve_model` predicts how a trainer scales, with an error. A plan gives the
-trainer the count at which its value minus what the nodes are worth to others (their *price*) is greatest. If the true
-curve differs from the assumed one, another count would have been better; the expected loss is the *regret* over the
-curves that the trainer may have (four of them, one standard deviation to each side). With more measured counts the
-curve is more certain and the regret smaller: the difference is the worth of a profile, credited for as long as plans
-would not have reached other counts by themselves. The count that plans give the trainer is measured without a profile;
-once a rate on another count is known, it shows how the trainer scales, and only what a profile adds counts. Its cost is
-that of the rescales, its own and those of the trainers that lend and receive its nodes, and the time on counts that no
-plan would choose. Everything is in node-seconds at the speed of one node.
+A plan gives the trainer the count at which its value minus what the nodes are worth to others (their *price*) is
+greatest. The rates on counts where it was not measured are uncertain: their logarithms are a Gaussian process in
+log2 n, a step off the first node, a slope and a random walk, given the measured rates. To measure a count tells its
+rate and something about the others; where that changes the best count, plans gain the difference. The expected gain
+per second, over what the measurement may tell, times how long it lasts, is the worth of the measurement. Its cost is
+that of the rescales, the trainer's own and those of the trainers that lend and receive its nodes, and the time on a
+count that no plan would choose. Everything is in node-seconds at the speed of one node.
+
+One count is measured at a time, and then it is asked again: what the first one tells decides whether there is a second.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations
-from statistics import fmean
+from itertools import accumulate, pairwise
+from statistics import NormalDist, fmean
 
-from pilot.core.curves.curve import Curve
-from pilot.core.curves.curve_model import Fit, MeasuredRate, Priors, fit, speedup
-from pilot.core.plan.objective import Objective
+from pilot.core.curves.curve import RATES, Curve
+from pilot.core.curves.curve_model import MeasuredRate
+from pilot.core.ids import TrainerId
 from pilot.core.trainer.trainer import Trainer
 
 MEASURED_ERROR = 0.02
@@ -30,8 +30,16 @@ MEASURED_ERROR = 0.02
 MEASURING_S = 20.0
 """The time one count takes: some reports, after the steps of the new group have become regular."""
 
-COUNTS_MOST = 2
-"""A third count hardly pays: the model has three parameters, and is sure of one."""
+LEVEL, STEP, SLOPE, WALK, LOST = 1.0, 0.2, 0.1, 0.05, 0.2
+"""Standard deviations of the logarithm of a rate that is not known: of all rates alike, of the step off the first node,
+and per doubling of a slope that is the same everywhere and of one that changes. Trainers of many kinds differ by so
+much; one that scales as others of its pool is more certain than that, and costs a measurement."""
+
+DOUBTED = 0.16
+"""A measured rate whose error is larger contradicts others; the rest of what ages adds is less."""
+
+OUTCOMES = tuple(NormalDist().inv_cdf((i + 0.5) / 7) for i in range(7))
+"""What a measurement may tell, in standard deviations; all are as likely."""
 
 FEW = 8
 """Up to this many counts, each is considered."""
@@ -39,110 +47,151 @@ FEW = 8
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """The situation of a trainer that may be profiled."""
+    """The situation of a trainer that may be measured on another count."""
 
-    points: tuple[MeasuredRate, ...]  #: the measured rates of its curve
-    priors: Priors  #: of curves
-    allowed: tuple[int, ...]  #: the counts that it can be measured on, rising
-    share: float  #: its part of the nodes, if all trainers are alike
+    points: tuple[MeasuredRate, ...]  #: its measured rates
+    curve: Curve  #: that plans assume
+    value: Callable[[Curve], Curve]  #: of a curve, by the objective
+    allowed: tuple[int, ...]  #: the counts that a plan may give it, rising
+    most: int  #: how many nodes it can have now
     held: int  #: how many nodes it has
     idle: int  #: how many nodes are free
     alone: bool  #: whether nobody else could use its nodes
     rescale_up_s: float  #: the cost of a rescale to more nodes
     rescale_down_s: float  #: and to fewer
-    lasts_s: float  #: how long plans would not have measured it by themselves
-    #: what nodes are worth to others; None: not known, the others are assumed to be like it
-    price: NodePrice | None = None
+    forward_s: float  #: how far plans look ahead
+    lasts_s: float  #: how long they use what they learn
+    price: NodePrice  #: what nodes are worth to others
+    most_node_s: float = math.inf  #: a measurement may use no more
+
+    def rescale_s(self, nodes: int) -> float:
+        """The cost of a rescale to ``nodes`` nodes."""
+        return self.rescale_up_s if nodes > self.held else self.rescale_down_s if nodes < self.held else 0.0
 
 
-def best_counts(outlook: Outlook) -> tuple[int, ...]:
-    """Return the counts that are worth most, the largest first; () if none are worth their cost."""
+def best_count(outlook: Outlook) -> int | None:
+    """Return the count that is most worth measuring; None if none is worth its cost."""
     market = _Market.of(outlook)
-    anyway = (market.planned,) if outlook.points else ()  # the first rate alone says nothing about how it scales
-    now = market.regret(anyway)
-    best: tuple[int, ...] = ()
-    gain = 0.0
-    for counts in market.choices():
-        worth = outlook.lasts_s * (now - market.regret((*anyway, *counts))) - market.cost(counts)
-        if worth > gain:
-            best, gain = counts, worth
-    return best
+    tried = [n for n in outlook.allowed if market.affordable(n)]
+    worths = {n: market.worth(n) for n in tried}
+    best = max(worths, key=worths.__getitem__, default=None)
+    return best if best is not None and worths[best] > 0 else None
 
 
 @dataclass(frozen=True, slots=True)
 class _Market:
-    """The trainer's curve as it is ``known``, the ``price`` of a node, and the count ``planned`` at that price."""
+    """The trainer's curve as plans assume it, how uncertain it is, and the count ``planned`` at the price of a node."""
 
     outlook: Outlook
-    known: Fit
-    price: NodePrice
+    known: Curve  #: its value by the curve that plans assume
+    unit: float  #: the value of one node
+    counts: tuple[int, ...]  #: at which rates are looked at
+    options: tuple[int, ...]  #: those of them that a plan may give, and 0
+    covariance: Sequence[Sequence[float]]  #: of the rates' logarithms
     planned: int
 
     @classmethod
     def of(cls, outlook: Outlook) -> _Market:
-        """At the known price, or at that among trainers like this one."""
-        known = fit(outlook.points, outlook.priors)
-        curve = known.ln_a, known.ln_b
-        price = outlook.price or _among_equals(outlook.share, curve)
-        planned = max(outlook.allowed, key=lambda n: speedup(n, *curve) - price.per_node * n)
-        return cls(outlook, known, price, planned)
+        """At the price, by the curve that plans assume."""
+        allowed, value = outlook.allowed, outlook.value(outlook.curve)
+        ends = {allowed[0], allowed[-1], outlook.held}
+        options = [0, *(n for n in allowed if len(allowed) <= FEW or n in ends or n & (n - 1) == 0)]
+        unit = value.single_node_rate()
+        moved = {n: outlook.rescale_s(n) * value.at(outlook.held) / unit / outlook.forward_s for n in allowed}
+        planned = max(allowed, key=lambda n: value.at(n) / unit - outlook.price.per_node * n - moved[n])
+        counts = sorted({1, planned, *options[1:]})
+        covariance = _covariance(counts, outlook.points, outlook.curve)
+        return cls(outlook, value, unit, tuple(counts), tuple(sorted({planned, *options})), covariance, planned)
 
-    @property
-    def curve(self) -> tuple[float, float]:
-        """The parameters of its most likely curve."""
-        return self.known.ln_a, self.known.ln_b
+    def value(self, nodes: int) -> float:
+        """The value on a number of nodes by the curve that plans assume."""
+        return self.known.at(nodes) / self.unit
 
-    def choices(self) -> Iterator[tuple[int, ...]]:
-        """One count or two to measure: of many, powers of two, the ends and the planned one, not that one alone."""
-        allowed = self.outlook.allowed
-        ends = {allowed[0], allowed[-1], self.planned}
-        some = [n for n in allowed if len(allowed) <= FEW or n in ends or n & (n - 1) == 0]
-        for many in range(1, COUNTS_MOST + 1):
-            yield from (counts[::-1] for counts in combinations(some, many) if counts != (self.planned,))
+    def worth(self, count: int) -> float:
+        """What measuring ``count`` gains until the pool changes, less its cost; nothing if the pool changes before."""
+        outlook = self.outlook
+        takes_s = outlook.rescale_s(count) + MEASURING_S
+        return outlook.lasts_s * math.exp(-takes_s / outlook.lasts_s) * self.gain(count) - self.cost(count)
 
-    def surplus(self, nodes: int, curve: tuple[float, float]) -> float:
-        """The trainer's gain on a number of nodes, minus their price."""
-        return speedup(nodes, *curve) - self.price.per_node * nodes
+    def gain(self, count: int) -> float:
+        """What plans gain per second, as expected, if the rate on ``count`` is measured: by how much another count than
+        the planned one would then be better, less by how much one is better as far as is known."""
+        at = self.counts.index(count)
+        sd = math.sqrt(self.covariance[at][at] + MEASURED_ERROR**2)
+        curves = (self._curve([row[at] / sd * outcome for row in self.covariance]) for outcome in OUTCOMES)
+        return fmean(self._missed(self.outlook.value(curve)) for curve in curves) - self._missed(self.known)
 
-    def regret(self, counts: Sequence[int]) -> float:
-        """The expected loss of a plan per second if the curve is measured on ``counts``, too."""
-        points = {p.nodes: p for p in self.outlook.points}
-        points |= {n: MeasuredRate(n, self.known.per_s(n), MEASURED_ERROR) for n in counts}
-        then = fit(sorted(points.values(), key=lambda p: p.nodes), self.outlook.priors)
-        curves = list(_possible(then, self.curve))
-        best = sum(max(self.surplus(n, curve) for n in self.outlook.allowed) for curve in curves)
-        return (best - sum(self.surplus(self.planned, curve) for curve in curves)) / len(curves)
+    def _missed(self, value: Curve) -> float:
+        """By how much another count than the planned one is better if ``value`` is the trainer's."""
+        surplus = {n: value.at(n) / self.unit - self.outlook.price.per_node * n for n in self.options}
+        return max(surplus.values()) - surplus[self.planned]
 
-    def cost(self, counts: Sequence[int]) -> float:
-        """The cost of going through ``counts`` and on to the planned count."""
-        outlook, cost = self.outlook, 0.0
-        up_s, down_s, before = outlook.rescale_up_s, outlook.rescale_down_s, outlook.held
-        for count in (*counts, self.planned):
-            own_s = up_s if count > before else down_s if count < before else 0.0
-            cost += own_s * speedup(before, *self.curve)
-            from_others = count - (before or self.planned)
-            if not outlook.alone and (from_others < 0 or from_others > outlook.idle):
-                cost += self.price.rate * (up_s if from_others < 0 else down_s)
+    def _curve(self, moves: Sequence[float]) -> Curve:
+        """The curve whose rates' logarithms differ by ``moves``. Its rate per node is not greater than on a smaller
+        count that was measured, and not less than on a larger one."""
+        curve, measured = self.outlook.curve, [int(p.nodes) for p in self.outlook.points]
+        per_node = {n: curve.at(n) / n * math.exp(move) for n, move in zip(self.counts, moves, strict=True)}
+        for n in self.counts:
+            if n not in measured:
+                most = min((curve.at(m) / m for m in measured if m < n), default=math.inf)
+                least = max((curve.at(m) / m for m in measured if m > n), default=0.0)
+                per_node[n] = max(least, min(most, per_node[n]))
+        if 1 not in measured:
+            per_node[1] = max(per_node.values())
+        return Curve.of((n, n * rate) for n, rate in per_node.items())
+
+    def affordable(self, count: int) -> bool:
+        """Whether the trainer can be measured on ``count`` now."""
+        outlook = self.outlook
+        known = {point.nodes for point in outlook.points if point.error <= DOUBTED}
+        fits = count in self.options and count <= outlook.most and count != outlook.held and count not in known
+        return fits and count * (outlook.rescale_s(count) + MEASURING_S) <= outlook.most_node_s
+
+    def cost(self, count: int) -> float:
+        """What it costs to be measured on ``count`` on the way to the planned one."""
+        detour = self._route(count, self.planned) - self._route(self.planned)
+        worse = self.value(self.planned) - self.value(count) - self.outlook.price.per_node * (self.planned - count)
+        return detour + MEASURING_S * max(0.0, worse)
+
+    def _route(self, *counts: int) -> float:
+        """The cost of the rescales to ``counts``, one after the other."""
+        outlook, cost, before = self.outlook, 0.0, self.outlook.held
+        for count in counts:
+            up_s, down_s = outlook.rescale_up_s, outlook.rescale_down_s
+            cost += self.value(before) * (up_s if count > before else down_s if count < before else 0.0)
+            if not outlook.alone and (count < before or count > before + outlook.idle):
+                cost += outlook.price.rate * (up_s if count < before else down_s)
             before = count
-        planned = self.surplus(self.planned, self.curve)
-        return cost + MEASURING_S * sum(planned - self.surplus(n, self.curve) for n in counts)
+        return cost
 
 
-def _among_equals(share: float, curve: tuple[float, float]) -> NodePrice:
-    """A node is worth to others what it is worth to this one at its share."""
-    more, less = max(1.0, share * 1.1), max(1.0, share) / 1.1
-    per_node = (speedup(more, *curve) - speedup(less, *curve)) / (more - less)
-    return NodePrice(per_node, speedup(max(1.0, share), *curve))
+def _covariance(counts: Sequence[int], points: Sequence[MeasuredRate], curve: Curve) -> list[list[float]]:
+    """The covariance of the logarithms of the rates on ``counts``, given the measured ``points``."""
+    at = [(math.log2(n), walked) for n, walked in _walked((*counts, *(p.nodes for p in points)), curve)]
+    cov = [[_prior(*x, *y) for y in at] for x in at]
+    for i, point in enumerate(points, start=len(counts)):
+        row = cov[i]
+        scale = 1.0 / (row[i] + point.error**2)
+        cov = [[c - one[i] * scale * r for c, r in zip(one, row, strict=True)] for one in cov]
+    return [row[: len(counts)] for row in cov[: len(counts)]]
 
 
-def _possible(known: Fit, mean: tuple[float, float]) -> Iterator[tuple[float, float]]:
-    """Curves that stand for all that it may have, around ``mean``: the unscented transform's points."""
-    aa, ab, bb = known.covariance
-    by_a = math.sqrt(aa)
-    along, across = ab / by_a, math.sqrt(max(0.0, bb - ab * ab / aa))
-    for sign in (math.sqrt(2), -math.sqrt(2)):
-        yield mean[0] + sign * by_a, mean[1] + sign * along
-        yield mean[0], mean[1] + sign * across
+def _walked(counts: Sequence[float], curve: Curve) -> Iterator[tuple[float, float]]:
+    """The variance of the random walk from one node to each of ``counts``: it is larger where the curve bends."""
+    rising = sorted({1.0, *counts})
+    per_node = [math.log(max(curve.at(n), RATES[0]) / n) for n in rising]
+    steps = (
+        WALK**2 * math.log2(n1 / n0) + LOST * abs(after - before)
+        for (n0, n1), (before, after) in zip(pairwise(rising), pairwise(per_node), strict=True)
+    )
+    until = dict(zip(rising, accumulate(steps, initial=0.0), strict=True))
+    return ((n, until[n]) for n in counts)
+
+
+def _prior(x: float, walked_x: float, y: float, walked_y: float) -> float:
+    """The covariance of the logarithms of the rates on 2^x and 2^y nodes if nothing was measured."""
+    step = STEP**2 if x and y else 0.0
+    return LEVEL**2 + step + SLOPE**2 * x * y + min(walked_x, walked_y)
 
 
 ROUNDS = 20
@@ -160,31 +209,40 @@ class NodePrice:
     rate: float
 
 
-def node_price(
-    trainer: Trainer, trainers: Sequence[Trainer], nodes: int, value_of: Callable[[Trainer], Curve]
-) -> NodePrice | None:
-    """Return the worth of ``nodes`` nodes to the other ``trainers``, by the objective, in units of the trainer's rate
-    on one node; None: ``trainer`` is alone, or worth nothing.
+class Prices:
+    """The worth of ``nodes`` nodes to ``trainers``, by the objective.
 
     The price is the one at which all trainers together want as many nodes as there are. It is at least what the trainer
     that can best spare a node would lose with it: plans leave nodes where they are if a rescale does not pay off. If
-    others are much faster and the objective counts samples, a node is worth much more to them than to this one.
+    others are much faster and the objective counts samples, a node is worth much more to them than to a slow one.
     """
-    unit = value_of(trainer).single_node_rate()
-    offers = {t.id: _offer(t, value_of(t), nodes) for t in trainers}
-    if len(offers) == 1 or unit <= 0:
-        return None
-    low, high = 0.0, max(value / count for offer in offers.values() for count, value in offer if count)
-    for _ in range(ROUNDS):
-        middle = (low + high) / 2
-        if sum(_best(offer, middle)[0] for offer in offers.values()) > nodes:
-            low = middle
-        else:
-            high = middle
-    rate = fmean(_best(offer, high)[1] for name, offer in offers.items() if name != trainer.id)
-    lenders = [(value_of(t), len(t.target)) for t in trainers if t is not trainer and len(t.target) > t.spec.min_nodes]
-    loss = min((value.at(held) - value.at(held - 1) for value, held in lenders), default=0.0)
-    return NodePrice(max(high, loss) / unit, rate / unit)
+
+    def __init__(self, trainers: Sequence[Trainer], nodes: int, value_of: Callable[[Trainer], Curve]) -> None:
+        self._values = {t.id: value_of(t) for t in trainers}
+        offers = {t.id: _offer(t, self._values[t.id], nodes) for t in trainers}
+        low, high = 0.0, max(value / count for offer in offers.values() for count, value in offer if count)
+        for _ in range(ROUNDS):
+            middle = (low + high) / 2
+            if sum(_best(offer, middle)[0] for offer in offers.values()) > nodes:
+                low = middle
+            else:
+                high = middle
+        self._high = high
+        self._rates = {name: _best(offer, high)[1] for name, offer in offers.items()}
+        able = [(t.id, self._values[t.id], len(t.target)) for t in trainers if len(t.target) > t.spec.min_nodes]
+        self._losses = {name: value.at(held) - value.at(held - 1) for name, value, held in able}
+
+    def to_others(self, name: TrainerId) -> NodePrice | None:
+        """The price for the others than ``name``, in units of the value of its first node; None: it is worth nothing
+        there."""
+        unit, others = self._values[name].single_node_rate(), len(self._values) - 1
+        if unit <= 0:
+            return None
+        if not others:
+            return NodePrice(0.0, 0.0)
+        loss = min((loss for other, loss in self._losses.items() if other != name), default=0.0)
+        rate = (sum(self._rates.values()) - self._rates[name]) / others
+        return NodePrice(max(self._high, loss) / unit, rate / unit)
 
 
 def _offer(trainer: Trainer, value: Curve, nodes: int) -> Offer:
@@ -197,10 +255,3 @@ def _offer(trainer: Trainer, value: Curve, nodes: int) -> Offer:
 def _best(offer: Offer, price: float) -> tuple[int, float]:
     """The count that gains most at ``price``."""
     return max(offer, key=lambda one: one[1] - price * one[0])
-
-
-def counts_samples(trainer: Trainer, objective: Objective) -> bool:
-    """Whether the trainer would be worth more in plans if it were twice as fast on every count: until its rate on one
-    of them is measured, they do not know how many nodes it should have."""
-    spec, curve = trainer.spec, trainer.measured.planned
-    return trainer.value(objective) != trainer.value(lambda *_: objective(spec, curve.scaled(2.0)))

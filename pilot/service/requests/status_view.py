@@ -302,7 +302,7 @@ def _explained(objective: str, core: Coordinator, monitor: Monitor, name: Traine
     if trainer.shelved:
         later = "" if trainer.complete else " It continues if its study promotes it."
         sentences = [f"{name} is a trial without nodes: {trainer.shelved}.{later}"]
-    elif trainer.profile.wanted:
+    elif trainer.profile.pin is not None or (trainer.profile.wanted and not trainer.profile.lasting):
         sentences = [*sentences, _profile(trainer)]
     if (stays := trainer.stays_at()) is not None:
         sentences.append(f"{stays[1][:1].upper()}{stays[1][1:]}.")

@@ -8,10 +8,9 @@ from pilot import planners
 from pilot.core.commands import FormGroup, Solve
 from pilot.core.config import CoordinatorConfig
 from pilot.core.curves.curve import Curve
-from pilot.core.curves.curve_model import ON_SUMMIT
 from pilot.core.curves.measured import Measured, RescaleCosts
-from pilot.core.curves.profile import MEASURE_S, REACH_S, Profile
-from pilot.core.curves.profiles import USEFUL_MOST_S, Profiler
+from pilot.core.curves.profile import KEPT_RATES, MEASURE_S, REACH_S, UNASKED_S, Profile
+from pilot.core.curves.profiles import CALM_S, YOUNG_S, Profiler, give_up
 from pilot.core.events import GroupFormed, PlanFailed, ProfileDue, Progress, TrainerCancelled, TrainerSubmitted
 from pilot.core.ids import NodeId, TrainerId
 from pilot.core.plan.objective import Objective, scaling_efficiency, throughput
@@ -58,30 +57,86 @@ def pool(nodes: int, most: int = 10) -> World:
     return world
 
 
-def test_auto_grows_once_and_measures_two_counts() -> None:
-    world = pool(16)
-    submit(world, A)
-    train(world, 12)
-    submit(world, B)
-    assert sizes(world, A)[:2] == [16, 1], "alone, its share is the pool"
-    assert set(world.core.trainers[A].profile.known) == {16, 1}
+def calm_pool(nodes: int, objective: Objective = scaling_efficiency) -> World:
+    """A pool that changes every ten hours."""
+    world = World(CoordinatorConfig(objective=objective))
+    world.join(nodes)
+    world.core.changes.mean_s = 36000.0
+    return world
+
+
+def submit_long(world: World, name: TrainerId, most: int = 3, samples: float = 1e9) -> None:
+    world.submit(name, 1, most, profile=Profiling.AUTO, samples=samples)
+    world.settle(PLAN)
+
+
+@pytest.mark.parametrize("objective", [throughput, scaling_efficiency])
+def test_auto_measures_one_count_after_the_other_once_the_first_rate_has_come_by_itself(objective: Objective) -> None:
+    world = calm_pool(16, objective)
+    submit_long(world, A, most=16)
+    submit_long(world, B, most=16)
+    profile = world.core.trainers[A].profile
+    assert profile.wanted and profile.pin is None
     train(world, 20)
-    assert sizes(world, B)[:2] == [15, 1], "all but A's minimum"
-    rates = world.core.trainers[B].measured.rates
-    assert (rates[15], rates[1]) == (TRUTH.at(15), TRUTH.at(1))
-    assert not world.core.trainers[B].profile.wanted
+    assert len(world.core.trainers[A].measured.rates) == 1, "a plan is due after a minute"
+    for _ in range(150):
+        train(world, 1)
+        assert len(profile.left) <= 1
+    rates = world.core.trainers[A].measured.rates
+    assert len(rates) >= 3 and profile.wanted
+    assert all(rate == pytest.approx(TRUTH.at(n)) for n, rate in rates.items())
 
 
-def test_where_samples_count_a_profile_waits_until_one_rate_is_known() -> None:
-    """Before that, plans do not know how many nodes it should have."""
-    for objective, waits in ((throughput, True), (scaling_efficiency, False)):
-        world = World(CoordinatorConfig(objective=objective))
-        world.join(16)
-        submit(world, A)
-        profile = world.core.trainers[A].profile
-        assert profile.wanted and (profile.pin is None) is waits
-        train(world, 90)
-        assert not profile.wanted and 1 in profile.known
+def test_in_a_narrow_range_trainers_are_measured_too_and_within_their_share_of_node_time() -> None:
+    world = calm_pool(4)
+    submit_long(world, A, samples=30000.0)
+    submit_long(world, B)
+    train(world, 100)
+    assert world.core.trainers[A].profile.node_s == 0, "it has minutes left, of which a profile may use 1%"
+    assert len(world.core.trainers[B].measured.rates) > 1
+    assert world.core.trainers[B].profile.node_s > 0
+
+
+def test_a_count_that_was_not_reached_is_not_tried_again_at_once() -> None:
+    profile = Profile(wanted=True, lasting=True)
+    trainer = trainer_of(A, 1, most=3)
+    trainer.profile = profile
+    profile.begin(0.0, [3])
+    assert not give_up(REACH_S - 1, trainer)
+    assert give_up(REACH_S, trainer)
+    assert profile.pin is None and profile.wanted and not profile.considers(REACH_S, 0)
+    assert profile.considers(REACH_S, 1), "another rate was measured"
+    assert profile.considers(REACH_S + YOUNG_S, 0)
+    assert profile.node_s == 3 * REACH_S
+
+
+def test_a_plan_is_asked_for_if_none_has_considered_a_trainer_for_long() -> None:
+    world = pool(4)
+    submit(world, A, most=3)
+    profile = world.core.trainers[A].profile
+    assert profile.pin is None and profile.due_s == profile.by_s + UNASKED_S
+    world.send(ProfileDue(A))
+    assert profile.by_s < float("inf"), "its time has not come"
+    world.pass_time(profile.due_s - world.now_s)
+    assert profile.by_s > world.now_s, "it was considered, and rests"
+
+
+def test_a_plan_by_measured_rates_looks_ahead_as_far_as_the_pool_is_calm() -> None:
+    world = calm_pool(4)
+    submit_long(world, A)
+    submit_long(world, B)
+    train(world, 100)
+    ahead_s = [solve.problem.t_fwd_s for solve in world.given(Solve)]
+    assert ahead_s[0] == 120.0 and max(ahead_s) >= 3600.0
+    world.join(1)
+    assert world.given(Solve)[-1].problem.t_fwd_s == 120.0
+
+
+def test_only_the_last_reports_are_kept() -> None:
+    profile = Profile(wanted=True)
+    for second in range(2 * KEPT_RATES):
+        profile.report(float(second), 4, 100.0 + second)
+    assert profile.rates == [100.0 + second for second in range(KEPT_RATES, 2 * KEPT_RATES)]
 
 
 def test_inverse_measures_each_count_from_the_largest_down() -> None:
@@ -105,7 +160,7 @@ def test_only_allowed_sizes_are_measured_and_left_to_a_lender() -> None:
 
 def test_a_profile_keeps_its_count_whatever_plans_are_made_meanwhile() -> None:
     world = pool(8)
-    submit(world, A)
+    submit(world, A, profile=Profiling.INVERSE)
     submit(world, B, most=1, profile=Profiling.NEVER)
     for _ in range(3):
         world.join(1)
@@ -122,7 +177,7 @@ def test_a_profile_borrows_from_the_least_recently_interrupted_and_gives_back() 
     submit(world, A, most=6, profile=Profiling.NEVER)
     submit(world, B, most=6, profile=Profiling.NEVER)
     assert [len(world.core.trainers[name].target) for name in (A, B)] == [6, 6]
-    submit(world, C, most=4)
+    submit(world, C, most=4, profile=Profiling.INVERSE)
     assert [len(world.core.trainers[name].target) for name in (A, B, C)] == [2, 6, 4]
     assert world.core.trainers[C].profile.lender == A
     train(world, 7)
@@ -132,12 +187,12 @@ def test_a_profile_borrows_from_the_least_recently_interrupted_and_gives_back() 
 
 
 def profiler(trainers: list[Trainer], objective: Objective = scaling_efficiency) -> Profiler:
-    return Profiler(0.0, 14, trainers, ON_SUMMIT, RescaleCosts(5), USEFUL_MOST_S, objective, {})
+    return Profiler(0.0, 14, trainers, RescaleCosts(5), CALM_S, 120.0, objective, {})
 
 
 def test_one_borrows_at_a_time() -> None:
     lenders = [trainer_of(name, 6, most=6, profile=Profiling.NEVER) for name in (A, B)]
-    first, second = (trainer_of(name, 0, most=4) for name in (C, D))
+    first, second = (trainer_of(name, 0, most=4, profile=Profiling.INVERSE) for name in (C, D))
     assert profiler([*lenders, first, second]).pins() == {A: 3, C: 4}
     assert (first.profile.lender, second.profile.wanted, second.profile.pin) == (A, True, None), "B could lend, too"
 
@@ -152,7 +207,7 @@ def test_a_trainer_without_a_weight_counts_as_it_is() -> None:
 def test_lenders_keep_their_minimum_and_a_profile_waits_for_enough_nodes() -> None:
     world = pool(6)
     submit(world, A, most=6, least=5, profile=Profiling.NEVER)
-    submit(world, B, most=6)
+    submit(world, B, most=6, profile=Profiling.INVERSE)
     assert len(world.core.trainers[A].target) >= 5
     assert (world.core.trainers[B].profile.wanted, world.core.trainers[B].profile.pin) == (True, None)
     train(world)
@@ -164,7 +219,7 @@ def test_lenders_keep_their_minimum_and_a_profile_waits_for_enough_nodes() -> No
 def test_a_borrower_that_is_cancelled_gives_back() -> None:
     world = pool(8)
     submit(world, A, most=8, profile=Profiling.NEVER)
-    submit(world, B, most=4)
+    submit(world, B, most=4, profile=Profiling.INVERSE)
     assert [len(world.core.trainers[name].target) for name in (A, B)] == [4, 4]
     world.send(TrainerCancelled(B))
     world.settle(PLAN)
@@ -173,14 +228,14 @@ def test_a_borrower_that_is_cancelled_gives_back() -> None:
 
 def test_without_plans_and_without_reports_a_profile_comes_to_an_end() -> None:
     world = pool(8)
-    world.submit(A, 1, 8, profile=Profiling.AUTO)
-    for _ in range(2):
+    world.submit(A, 1, 8, profile=Profiling.INVERSE)
+    for _ in range(8):
         world.send(PlanFailed(world.core.plan_id, "the solver died"))
         world.pass_time(REACH_S + 1)
     assert not world.core.trainers[A].profile.wanted
     world.settle(PLAN)
-    submit(world, B, most=4)
-    for _ in range(2):
+    submit(world, B, most=4, profile=Profiling.INVERSE)
+    for _ in range(4):
         world.settle(PLAN)
         world.pass_time(MEASURE_S + REACH_S)
     world.settle(PLAN)
@@ -190,7 +245,7 @@ def test_without_plans_and_without_reports_a_profile_comes_to_an_end() -> None:
 
 def test_a_count_is_given_up_after_the_documented_time() -> None:
     world = pool(4)
-    world.submit(A, 1, 4, profile=Profiling.AUTO)
+    world.submit(A, 1, 4, profile=Profiling.INVERSE)
     profile = world.core.trainers[A].profile
     assert (profile.pin, profile.by_s) == (4, world.now_s + 300.0)
     world.settle(PLAN)
@@ -210,14 +265,14 @@ def test_a_known_rate_of_another_count_ends_no_measurement() -> None:
 
 def test_a_noisy_rate_counts_when_its_time_is_over() -> None:
     world = pool(4)
-    submit(world, A, most=4)
+    submit(world, A, most=4, profile=Profiling.INVERSE)
     for number in range(int(MEASURE_S)):
         group = world.core.trainers[A].group
         rate = 100.0 + 400.0 * (number % 2)
         world.send(Progress(A, group.generation, number + 1, 0, 32, rate))
     assert world.core.trainers[A].profile.pin == 4
     world.pass_time(1.0)
-    assert world.core.trainers[A].profile.pin == 1
+    assert world.core.trainers[A].profile.pin == 3
     assert 100.0 <= world.core.trainers[A].measured.rates[4] <= 500.0
 
 
@@ -225,7 +280,7 @@ def test_a_rate_that_scatters_takes_more_reports_than_one_that_does_not() -> Non
     taken = []
     for scatter in (0.0, 40.0):
         world = pool(4)
-        submit(world, A, most=4)
+        submit(world, A, most=4, profile=Profiling.INVERSE)
         while world.core.trainers[A].profile.pin == 4:
             group = world.core.trainers[A].group
             step = world.steps[A] = world.steps.get(A, 0) + 1
@@ -238,7 +293,8 @@ def test_a_rate_that_scatters_takes_more_reports_than_one_that_does_not() -> Non
     ("spec", "wanted"),
     [
         (TrainerSpec(A, 1, 4, profile=Profiling.AUTO), True),
-        (TrainerSpec(A, 1, 3, profile=Profiling.AUTO), False),
+        (TrainerSpec(A, 1, 3, profile=Profiling.AUTO), True),
+        (TrainerSpec(A, 2, 2, profile=Profiling.AUTO), False),
         (TrainerSpec(A, 1, 3, profile=Profiling.INVERSE), True),
         (TrainerSpec(A, 2, 2, profile=Profiling.INVERSE), False),
         (TrainerSpec(A, 1, 64, TRUTH, profile=Profiling.AUTO), False),
@@ -255,7 +311,7 @@ def test_which_trainers_are_profiled(spec: TrainerSpec, wanted: bool) -> None:
 
 def test_the_next_trainer_of_a_script_starts_with_its_curve() -> None:
     world = pool(16)
-    world.submit(A, 1, 16, profile=Profiling.AUTO, script="train.py")
+    world.submit(A, 1, 16, profile=Profiling.INVERSE, script="train.py")
     world.settle(PLAN)
     train(world, 12)
     others = {B: {"script": "train.py"}, C: {"script": "train.py", "reprofile": True}, D: {"script": "other.py"}}

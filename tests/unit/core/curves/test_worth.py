@@ -1,100 +1,133 @@
-"""Which counts are worth measuring: those that make the model certain where plans need it, if that pays."""
+"""Which count is worth measuring: one that may change the plan, if that gains more than it costs."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
-from statistics import fmean
 
 import pytest
 
 from pilot.core.curves.curve import Curve
-from pilot.core.curves.curve_model import ON_SUMMIT, MeasuredRate, Normal, Priors, fit
+from pilot.core.curves.curve_model import ON_SUMMIT, MeasuredRate, curve_of, estimates
 from pilot.core.curves.measured import Measured
-from pilot.core.curves.profiles import CHANGES_KEPT, USEFUL_CHANGES, USEFUL_MOST_S, Changes
-from pilot.core.curves.worth import Outlook, _possible, best_counts, counts_samples, node_price
+from pilot.core.curves.profiles import CALM_S, CHANGES_KEPT, Changes
+from pilot.core.curves.worth import MEASURED_ERROR, NodePrice, Outlook, Prices, _covariance, _Market, best_count
 from pilot.core.ids import NodeId, TrainerId
-from pilot.core.plan.objective import Objective, priority_weighted, scaling_efficiency, throughput
+from pilot.core.plan.objective import Objective, scaling_efficiency, throughput
 from pilot.core.trainer.spec import TrainerSpec
 from pilot.core.trainer.trainer import Trainer
 
-CALM = Outlook((), ON_SUMMIT, tuple(range(1, 65)), 8.0, 0, 0, False, 18.0, 12.0, 1800.0)
+SPEC = TrainerSpec(TrainerId("any"))
 
 
-@pytest.mark.parametrize("share", [2.0, 8.0, 30.0])
-def test_an_unknown_trainer_is_measured_on_two_distant_counts(share: float) -> None:
-    high, low = best_counts(replace(CALM, share=share))
-    assert low == 1 and high >= 4
-
-
-def test_known_or_soon_measured_curves_are_not_profiled() -> None:
-    known = Priors(replace(ON_SUMMIT.ln_a, sd=0.2), replace(ON_SUMMIT.ln_b, sd=0.1))
-    assert best_counts(replace(CALM, priors=known)) == ()
-    assert best_counts(replace(CALM, lasts_s=60.0)) == ()
-    points = tuple(MeasuredRate(n, 100 * n / (1 + 0.04 * math.log2(n))) for n in (1, 4, 16, 64))
-    assert best_counts(replace(CALM, points=points)) == ()
-
-
-def test_measured_counts_are_not_measured_again() -> None:
-    counts = best_counts(replace(CALM, points=(MeasuredRate(1, 100.0, 0.01),), held=1))
-    assert counts and min(counts) >= 4
-
-
-def test_the_planned_count_is_not_profiled() -> None:
-    one_known = replace(CALM, points=(MeasuredRate(1, 100.0, 0.01),), held=1)
-    assert best_counts(replace(one_known, lasts_s=600.0)) == (), "its share of 8 nodes tells enough for so long"
-    assert best_counts(one_known) == (32,), "and not 8, to which it comes next"
-
-
-def test_cheap_or_lasting_measurements_are_preferred() -> None:
-    short = replace(CALM, lasts_s=300.0)
-    assert best_counts(short) == () != best_counts(replace(short, rescale_up_s=0.5, rescale_down_s=0.5))
-    assert best_counts(replace(CALM, lasts_s=900.0))[0] < best_counts(replace(CALM, lasts_s=3600.0))[0]
-
-
-def test_where_each_has_few_nodes_a_profile_disturbs_others_less_and_pays_sooner() -> None:
-    short = replace(CALM, lasts_s=300.0, idle=4)
-    assert best_counts(short) == ()
-    assert best_counts(replace(short, share=1.5)) == (4, 1)
-
-
-def test_a_less_certain_prior_is_measured_sooner() -> None:
-    unsure = Priors(ON_SUMMIT.ln_a, Normal(-2.0, 2.0))
-    short = replace(CALM, lasts_s=300.0)
-    assert best_counts(short) == () != best_counts(replace(short, priors=unsure))
-
-
-@pytest.mark.parametrize("covariance", [(0.09, 0.0, 4.0), (0.25, 0.3, 1.0), (0.25, -0.5, 1.0)])
-def test_the_curves_that_stand_for_all_have_their_mean_and_covariance(covariance: tuple[float, float, float]) -> None:
-    known = replace(fit([], ON_SUMMIT), covariance=covariance)
-    curves = list(_possible(known, (-3.0, -2.0)))
-    by_a, by_b = [a + 3.0 for a, _ in curves], [b + 2.0 for _, b in curves]
-    assert (fmean(by_a), fmean(by_b)) == pytest.approx((0.0, 0.0))
-    found = (
-        fmean(a * a for a in by_a),
-        fmean(a * b for a, b in zip(by_a, by_b, strict=True)),
-        fmean(b * b for b in by_b),
+def outlook(points: dict[int, float], most: int = 8, least: int = 1, **more: object) -> Outlook:
+    """A trainer that was measured on these counts and holds the last, in a calm pool whose nodes others want."""
+    known = tuple(MeasuredRate(n, rate, MEASURED_ERROR) for n, rate in sorted(points.items()))
+    given = Outlook(
+        points=known,
+        curve=curve_of(estimates(known, None, ON_SUMMIT, most)),
+        value=lambda curve: scaling_efficiency(SPEC, curve),
+        allowed=tuple(range(least, most + 1)),
+        most=most,
+        held=list(points)[-1],
+        idle=0,
+        alone=False,
+        rescale_up_s=18.0,
+        rescale_down_s=12.0,
+        forward_s=120.0,
+        lasts_s=3600.0,
+        price=NodePrice(0.9, 3.0),
     )
-    assert found == pytest.approx(covariance)
+    return replace(given, **more)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("sizes", "measured"), [((1, 3, 6, 12), {1, 12}), ((4, 5, 6, 7, 8, 9), {4, 9})])
-def test_only_allowed_counts_are_measured(sizes: tuple[int, ...], measured: set[int]) -> None:
-    counts = best_counts(replace(CALM, allowed=sizes, share=6.0, lasts_s=1e6))
-    assert set(counts) == measured
+@pytest.mark.parametrize("most", [2, 3, 8, 64])
+def test_whatever_the_range_a_trainer_measured_on_one_count_is_measured_on_another(most: int) -> None:
+    assert best_count(outlook({2: 190.0} if most == 2 else {3: 280.0}, most)) not in (None, 2 if most == 2 else 3)
 
 
-def test_news_last_until_the_pool_has_changed_a_few_times() -> None:
+def test_what_does_not_last_or_costs_much_is_not_measured() -> None:
+    calm = outlook({3: 280.0})
+    assert best_count(calm) is not None
+    assert best_count(replace(calm, lasts_s=40.0)) is None
+    assert best_count(replace(calm, rescale_up_s=3000.0, rescale_down_s=3000.0)) is None, "a restart, for instance"
+
+
+def test_one_that_could_have_no_other_count_or_uses_up_its_share_is_not_measured() -> None:
+    assert best_count(outlook({1: 100.0}, most=1)) is None
+    calm = outlook({3: 280.0})
+    assert best_count(replace(calm, most_node_s=30.0)) is None, "even one node takes 12 s and 20 s"
+    assert best_count(replace(calm, most_node_s=33.0)) == 1
+    assert best_count(replace(calm, most=2)) in (1, 2)
+
+
+def test_a_price_that_leaves_no_choice_makes_measuring_useless() -> None:
+    for per_node in (0.01, 50.0):
+        assert best_count(outlook({1: 100.0, 8: 700.0}, price=NodePrice(per_node, 3.0))) is None
+
+
+def test_counts_that_agree_end_it_and_a_contradiction_begins_it_again() -> None:
+    points = {n: 100.0 * n / (1 + 0.02 * math.log2(n)) for n in range(1, 9)}
+    known = outlook(points, lasts_s=1e6)
+    assert best_count(known) is None, "every count was measured"
+    doubted = tuple(replace(p, error=0.3) if p.nodes == 4 else p for p in known.points)
+    assert best_count(replace(known, points=doubted)) == 4
+
+
+def test_a_value_that_does_not_depend_on_the_curve_is_not_worth_measuring() -> None:
+    fixed = Curve.of([(1, 1.0), (8, 7.0)])
+    assert best_count(outlook({3: 280.0}, value=lambda _curve: fixed, lasts_s=1e6)) is None
+
+
+def test_a_measured_rate_makes_its_neighbours_more_certain() -> None:
+    curve = Curve.proportional(100.0)
+    counts = (1, 2, 4, 8, 16)
+    before = _covariance(counts, [MeasuredRate(1, 100.0, 0.02)], curve)
+    after = _covariance(counts, [MeasuredRate(1, 100.0, 0.02), MeasuredRate(4, 400.0, 0.02)], curve)
+    assert [row[i] for i, row in enumerate(before)] == sorted(row[i] for i, row in enumerate(before))
+    assert after[2][2] <= 0.02**2 < after[1][1] < before[1][1]
+    assert after[3][3] < before[3][3]
+    assert before[1][4] > 0
+
+
+def test_where_a_curve_has_bent_what_lies_between_is_less_certain() -> None:
+    points = [MeasuredRate(8, 800.0, 0.02), MeasuredRate(32, 1200.0, 0.02)]
+    bent, straight = Curve.of([(8, 800.0), (32, 1200.0)]), Curve.proportional(100.0)
+    assert _covariance((16,), points, bent)[0][0] > 4 * _covariance((16,), points, straight)[0][0]
+
+
+def test_no_assumed_curve_is_superlinear_from_a_measured_count() -> None:
+    market = _Market.of(outlook({2: 190.0, 4: 300.0}))
+    curve = market._curve([0.8] * len(market.counts))
+    assert curve.at(8) / 8 <= 75.0 and 75.0 <= curve.at(3) / 3 <= 95.0
+    assert curve.at(1) == max(curve.at(n) / n for n in market.counts)
+
+
+def test_plans_stay_where_a_rescale_does_not_pay() -> None:
+    held = outlook({1: 100.0, 8: 500.0, 4: 300.0}, price=NodePrice(0.48, 3.0))
+    assert _Market.of(held).planned == 4
+    assert _Market.of(replace(held, forward_s=1e6)).planned != 4
+
+
+def test_what_was_on_the_way_costs_nothing() -> None:
+    market = _Market.of(outlook({1: 100.0}, price=NodePrice(0.1, 3.0)))
+    assert market.planned > 2
+    assert market.cost(market.planned) == 0.0 < market.cost(2)
+    assert _Market.of(outlook({1: 100.0}, price=NodePrice(0.1, 3.0), alone=True)).cost(2) < market.cost(2)
+
+
+def test_a_pool_stays_calm_for_the_mean_time_or_as_long_as_it_has_been() -> None:
     changes = Changes()
-    assert changes.useful_s(0.0) == USEFUL_CHANGES * 600.0
+    assert changes.calm_s(0.0) == 600.0
     changes.note(400.0)
     assert changes.mean_s == pytest.approx(600.0 - 200.0 / CHANGES_KEPT)
     changes = Changes()
     for minute in range(1, 200):
         changes.note(60.0 * minute)
-    assert changes.useful_s(60.0 * 199) == pytest.approx(USEFUL_CHANGES * 60.0, rel=0.01)
-    assert changes.useful_s(60.0 * 199 + 300.0) == USEFUL_CHANGES * 300.0, "it has become calm"
-    assert changes.useful_s(1e9) == USEFUL_MOST_S
+    assert changes.calm_s(60.0 * 199) == pytest.approx(60.0, rel=0.01)
+    assert changes.calm_s(60.0 * 199 + 1e5) == 1e5, "it has become calm"
+    changes.note(1e6)
+    assert changes.mean_s < CALM_S / CHANGES_KEPT + 60.0
 
 
 CURVE = Curve.of([(1, 100.0), (2, 180.0), (4, 300.0), (8, 400.0)])
@@ -110,7 +143,7 @@ def trainer_on(name: str, nodes: int, factor: float = 1.0) -> Trainer:
 
 def prices(objective: Objective, factor: float, held: int = 4) -> tuple[float, float]:
     slow, *others = trainer_on("slow", 0), trainer_on("a", held, factor), trainer_on("b", held, factor)
-    found = node_price(slow, [slow, *others], 8, lambda trainer: trainer.value(objective))
+    found = Prices([slow, *others], 8, lambda trainer: trainer.value(objective)).to_others(slow.id)
     assert found is not None
     return found.per_node, found.rate
 
@@ -128,25 +161,16 @@ def test_to_a_slow_trainer_the_nodes_of_fast_ones_are_dear_if_samples_count() ->
     assert prices(scaling_efficiency, 10.0) == pytest.approx(prices(scaling_efficiency, 1.0))
 
 
-def test_a_trainer_that_is_alone_or_worthless_has_no_node_price() -> None:
+def test_nodes_are_free_to_one_that_is_alone_and_have_no_price_in_units_of_nothing() -> None:
     alone, other = trainer_on("alone", 2), trainer_on("other", 2)
-    assert node_price(alone, [alone], 8, lambda trainer: trainer.value(throughput)) is None
+    assert Prices([alone], 8, lambda t: t.value(throughput)).to_others(alone.id) == NodePrice(0.0, 0.0)
     nothing = Curve.of([(1, 0.0)])
-    assert node_price(alone, [alone, other], 8, lambda t: nothing if t is alone else CURVE) is None
-
-
-@pytest.mark.parametrize(
-    ("objective", "counts"), [(throughput, True), (scaling_efficiency, False), (priority_weighted, False)]
-)
-def test_which_objectives_count_samples(objective: Objective, counts: bool) -> None:
-    assert counts_samples(trainer_on("a", 1), objective) is counts
-    given = TrainerSpec(TrainerId("given"), objective_curve=CURVE)
-    assert not counts_samples(Trainer(given, Measured(given)), objective)
+    assert Prices([alone, other], 8, lambda t: nothing if t is alone else CURVE).to_others(alone.id) is None
 
 
 def test_the_price_is_the_lowest_that_balances_demand() -> None:
     """Each of two alike wants four of eight nodes where one costs 25 (what the next four would do each) to 60."""
     one, other = trainer_on("one", 0), trainer_on("other", 0)
-    found = node_price(one, [one, other], 8, lambda trainer: trainer.value(throughput))
+    found = Prices([one, other], 8, lambda trainer: trainer.value(throughput)).to_others(one.id)
     assert found is not None
     assert (found.per_node, found.rate) == (pytest.approx(0.25, rel=1e-4), 3.0)
