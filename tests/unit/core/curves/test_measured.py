@@ -111,3 +111,23 @@ def test_measured_costs_of_the_pool_precede_assumed_ones() -> None:
     assert assumed.rescale_s(pool, up=False) == 10.0, "nobody has measured that yet"
     assumed.cost(grew=True, seconds=5.0)
     assert assumed.rescale_s(pool, up=True) == 5.0
+
+
+def test_a_refreshed_curve_is_planned_with_however_little_it_has_moved() -> None:
+    measured = Measured(TrainerSpec(TrainerId("a")))
+    measured.rate(0.0, 1, 100.0)
+    measured.learn()
+    for second in range(1, 60):
+        measured.rate(float(second), 1, 101.0)
+    measured.learn()
+    assert not measured.moved and measured.planned.at(1) == 100.0
+    measured.refresh()
+    measured.learn()
+    assert 100.0 < measured.planned.at(1) <= 101.0
+
+
+def test_fewer_nodes_than_were_ever_measured_are_not_faster() -> None:
+    measured = Measured(TrainerSpec(TrainerId("a"), 4, 12))
+    measured.rate(0.0, 4, 400.0)
+    measured.rate(100.0, 8, 400.0)
+    assert all(measured.curve.at(n) <= measured.curve.at(4) for n in (1, 2, 3))
