@@ -31,7 +31,7 @@ MEASURING_S = 20.0
 """The time one count takes: some reports, after the steps of the new group have become regular."""
 
 LEVEL, STEP, SLOPE, WALK, LOST = 1.0, 0.2, 0.1, 0.05, 0.2
-"""How uncertain the logarithm of a rate is if nothing was measured. The first four are standard deviations: of all rates
+"""How uncertain the logarithm of a rate is if nothing was measured. The first four are standard deviations: all rates
 alike, of the step off the first node, and per doubling of a slope that is the same everywhere and of a random walk.
 Where the rate per node falls, the walk's variance is greater by LOST times the fall of its logarithm: the fall may be
 anywhere in between. Trainers of many kinds differ by about so much."""
