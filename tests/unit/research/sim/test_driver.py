@@ -104,7 +104,7 @@ def test_a_profile_measures_the_true_rates_and_a_replay_ends(accounting: Account
     assert simulation.run(lambda: False, lambda _: None)
     assert all(s is not None for s in finished(simulation).values())
     for trainer in core.trainers.values():
-        assert not trainer.profile.wanted
+        assert trainer.profile.pin is None
         assert trainer.measured.rates == {n: truth.at(n) for n in trainer.measured.rates}
     known = {trainer.id: trainer.profile.known for trainer in core.trainers.values()}
     assert all(1 in counts and max(counts) >= 4 for counts in (known[TrainerId("t")], known[TrainerId("v")]))
