@@ -66,7 +66,7 @@ class Expected:
 class Prognosis:
     """A trainer's ``place`` among ``waiting`` ones, from 1, and in how many seconds it is expected to start. None: that
     cannot be foretold, for lack of nodes or because it is not known how long trainer ``endless`` will run. ``rough``:
-    it depends on work that is not known exactly.
+    it depends on work that is not known exactly. ``turn``: it only says when its turn is, and may come earlier.
     """
 
     place: int
@@ -74,6 +74,7 @@ class Prognosis:
     starts_in_s: float | None
     endless: str = ""
     rough: bool = False
+    turn: bool = False
 
     def at_s(self, now_s: float) -> float | None:
         """When it is expected to start, on the clock that shows ``now_s``."""
@@ -89,9 +90,11 @@ def forecast(jobs: Sequence[Job], pool: Expected) -> dict[TrainerId, Prognosis]:
     found: dict[TrainerId, Prognosis] = {}
     for place, job in enumerate(waiting, 1):
         fits, (in_s, rough) = job.candidate.min_nodes <= largest, play.starts.get(job.name, (math.inf, False))
-        in_s = min(job.turn_in_s, max(pool.t_fwd_s, in_s * LATE) if in_s else 0.0)
+        in_s = max(pool.t_fwd_s, in_s * LATE) if in_s else 0.0
+        turn = fits and job.turn_in_s < in_s
+        in_s = min(job.turn_in_s, in_s)
         starts_in_s = in_s if fits and in_s < math.inf else None
-        found[job.name] = Prognosis(place, len(waiting), starts_in_s, play.endless if fits else "", rough)
+        found[job.name] = Prognosis(place, len(waiting), starts_in_s, play.endless if fits else "", rough, turn)
     return found
 
 

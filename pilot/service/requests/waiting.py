@@ -25,8 +25,8 @@ def place_in_queue(prognosis: Prognosis) -> str:
     """A trainer's place among those that wait, and its expected start, in words."""
     place = f"number {prognosis.place} of {counted(prognosis.waiting, 'waiting trainer')}"
     if prognosis.starts_in_s:
-        about = "roughly" if prognosis.rough else "about"
-        return f"{place}, expected to start in {about} {duration(prognosis.starts_in_s)}"
+        about = "within" if prognosis.turn else "in roughly" if prognosis.rough else "in about"
+        return f"{place}, expected to start {about} {duration(prognosis.starts_in_s)}"
     if prognosis.starts_in_s is None and prognosis.endless:
         return f"{place}, start unknown: it is not known how long {prognosis.endless} will run"
     return place

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -98,6 +99,9 @@ def test_the_turn_of_a_trainer_comes_at_the_latest() -> None:
     a = Job(job("a", 60.0).candidate, FLAT, 60.0, turn_in_s=100.0)
     assert starts(pool(1), job("x", math.inf, 1), a) == [100.0]
     assert starts(pool(1), job("x", 1e9, 1), a) == [100.0]
+    assert [one.turn for one in forecast([job("x", math.inf, 1), a], pool(1)).values()] == [True]
+    later = replace(a, turn_in_s=1000.0)
+    assert [one.turn for one in forecast([job("x", 50.0, 1), later], pool(1)).values()] == [False]
 
 
 def test_a_long_queue_is_played_in_part() -> None:

@@ -21,6 +21,7 @@ from tests.unit.service.stage import A, G, T
         (Prognosis(1, 1, 0.0), "number 1 of 1 waiting trainer"),
         (Prognosis(2, 3, 30.0), "number 2 of 3 waiting trainers, expected to start in about 30s"),
         (Prognosis(2, 3, 30.0, rough=True), "number 2 of 3 waiting trainers, expected to start in roughly 30s"),
+        (Prognosis(2, 3, 30.0, turn=True), "number 2 of 3 waiting trainers, expected to start within 30s"),
         (
             Prognosis(1, 1, None, "x"),
             "number 1 of 1 waiting trainer, start unknown: it is not known how long x will run",
