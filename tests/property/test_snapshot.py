@@ -26,7 +26,7 @@ from tests.property.world import World
 
 GIVEN = {"_configs", "_order"}
 """Passed in when a core is created: functions and settings."""
-OF_ONE_EVENT = {"_touched", "_vacant", "_replan", "_reach"}
+OF_ONE_EVENT = {"_touched", "_vacant", "_replan", "_reach", "_by_rates"}
 """Reset by each event."""
 
 

@@ -166,11 +166,12 @@ def _begin(driver: LiveDriver) -> None:
 
 
 def _state(driver: LiveDriver) -> str:
-    """All that is known of the other pilot's trainer."""
+    """All that is known of the other pilot's trainer, but not when it was last planned for: a pilot's rates may ask for
+    a plan."""
     core, pending = driver.core, driver.pending
     waits = (pending.starting, pending.stopping, pending.forming, pending.pausing, pending.examining, pending.writing)
     held = [key for waiting in waits for key in waiting if key[0] == OTHERS]
-    return repr((core.trainers[OTHERS], driver.monitor.trainers[OTHERS], held))
+    return re.sub(r"_now_s=[^,]*", "", repr((core.trainers[OTHERS], driver.monitor.trainers[OTHERS], held)))
 
 
 TARGET = Target("what a pilot says of trainers", 2000, 120, attempt, make)
