@@ -184,8 +184,8 @@ class Coordinator(Forecasting):
     def _timers(self) -> Iterator[tuple[float, events.TimeEvent]]:
         trainers = list(self._registry.open.values())
         yield self.arrivals.due_s(self.config.arrivals_s), events.ArrivalsDue()
-        for trainer in trainers:  # of a thousand that wait hardly one is measured: a replay asks at every step
-            if trainer.profile.by_s < math.inf:
+        for trainer in trainers:  # one that does not train is considered with the plan that gives it nodes
+            if trainer.profile.left or (trainer.group is not None and trainer.profile.by_s < math.inf):
                 yield trainer.profile.due_s, events.ProfileDue(trainer.id)
         if not self.draining:
             yield self.usage.due_s(), events.BudgetDue()

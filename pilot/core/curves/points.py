@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
+from pilot.core.curves.curve import RATES
 from pilot.core.curves.curve_model import MeasuredRate, Priors, estimates, fit
 
 DRIFT = 0.03
@@ -55,7 +56,7 @@ def joined(own: Sequence[MeasuredRate], known: Sequence[MeasuredRate], priors: P
     for point in own:
         expected = estimates(tuple(known), None, priors, int(point.nodes))
         other = others.pop(point.nodes, None) or next(e for e in expected if e.nodes == point.nodes)
-        found.append((math.log(point.per_s / other.per_s), 1 / (point.error**2 + other.error**2)))
+        found.append((math.log(point.per_s / max(other.per_s, RATES[0])), 1 / (point.error**2 + other.error**2)))
     weight = SCALE**-2 + sum(w for _, w in found)
     factor = sum(w * off for off, w in found) / weight
     misfit = max(1.0, sum(w * (off - factor) ** 2 for off, w in found) / len(found))

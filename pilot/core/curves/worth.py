@@ -168,13 +168,13 @@ class _Market:
 
 def _covariance(counts: Sequence[int], points: Sequence[MeasuredRate], curve: Curve) -> list[list[float]]:
     """The covariance of the logarithms of the rates on ``counts``, given the measured ``points``."""
-    at = [(math.log2(n), walked) for n, walked in _walked((*counts, *(p.nodes for p in points)), curve)]
+    at = [(math.log2(n), walked) for n, walked in _walked((*(p.nodes for p in points), *counts), curve)]
     cov = [[_prior(*x, *y) for y in at] for x in at]
-    for i, point in enumerate(points, start=len(counts)):
-        row = cov[i]
-        scale = 1.0 / (row[i] + point.error**2)
-        cov = [[c - one[i] * scale * r for c, r in zip(one, row, strict=True)] for one in cov]
-    return [row[: len(counts)] for row in cov[: len(counts)]]
+    for point in points:
+        (variance, *row), *others = cov
+        scale = 1.0 / (variance + point.error**2)
+        cov = [[c - first * scale * r for c, r in zip(one, row, strict=True)] for first, *one in others]
+    return cov
 
 
 def _walked(counts: Sequence[float], curve: Curve) -> Iterator[tuple[float, float]]:

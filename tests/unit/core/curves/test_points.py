@@ -171,6 +171,11 @@ def test_a_faster_run_scales_what_is_known() -> None:
     assert 0.1 < on(measured, 16).error < 0.3
 
 
+def test_what_is_known_may_be_slower_than_any_machine() -> None:
+    known = (MeasuredRate(64, 1e-9, 0.1, 0), MeasuredRate(128, 1e-9, 0.1, 0))
+    assert all(math.isfinite(p.per_s) for p in joined([MeasuredRate(1, 100.0, 0.05)], known, ON_SUMMIT))
+
+
 def test_what_is_known_becomes_uncertain_where_own_rates_contradict_it() -> None:
     measured = trainer(16, for_another(SCALING, 0.0))
     visit(measured, 0.0, 1, 100.0)

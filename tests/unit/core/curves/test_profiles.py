@@ -243,6 +243,20 @@ def test_without_plans_and_without_reports_a_profile_comes_to_an_end() -> None:
     assert world.core.due_s() == float("inf")
 
 
+@pytest.mark.parametrize("most", [None, 10])
+def test_a_trainer_that_cannot_start_is_not_considered_by_time_alone(most: int | None) -> None:
+    world = World(CoordinatorConfig(max_parallel_trainers=most))
+    world.join(8)
+    submit(world, A, most=32, least=16)
+    assert world.core.due_s() == float("inf"), "a replay would not end"
+    submit(world, B, most=8, least=4)
+    train(world)
+    assert world.core.due_s() < float("inf")
+    world.lose(list(world.core.trainers[B].target)[:6])
+    world.settle(PLAN)
+    assert world.core.due_s() == float("inf"), "nor where one no longer can"
+
+
 def test_a_count_is_given_up_after_the_documented_time() -> None:
     world = pool(4)
     world.submit(A, 1, 4, profile=Profiling.INVERSE)
