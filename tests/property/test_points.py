@@ -48,6 +48,6 @@ def test_any_visits_give_a_curve_that_has_not_moved_once_it_is_planned_with(
             measured.rate(now_s, nodes, per_s, generation)
     measured.learn(now_s=now_s)
     assert not measured.moved
-    assert all(math.isfinite(e.per_s) and math.isfinite(e.error) and e.per_s >= 0 for e in measured.estimates)
+    assert all(math.isfinite(e.per_s) and math.isfinite(e.error) and e.per_s >= 0 for e in measured.estimates())
     measured.learn(now_s=now_s + 1e6)
     assert not measured.moved, "age alone asks for no plan"

@@ -186,18 +186,21 @@ class Measured:
         """Whether no curve was given and no rate measured: then the curve is in units of one node's rate."""
         return self._spec.curve is None and not self._rates and not self._spec.known
 
-    @property
-    def estimates(self) -> tuple[Estimate, ...]:
-        """The estimated rates by node count, up to ``max_nodes`` at least."""
+    def estimates(self, now_s: float = 0.0) -> tuple[Estimate, ...]:
+        """The estimated rates by node count, up to ``max_nodes`` at least; by ``now_s`` measured ones have aged."""
         given = self._spec.curve
         if given is not None and self._spec.fixed_curve:
             return tuple(
                 Estimate(math.ceil(n), given.at(math.ceil(n)), error=0.0, measured=False) for n in given.nodes[1:]
             )
-        ages_s = {nodes: self._now_s - rate.seen_s for nodes, rate in self._rates.items()}
+        later_s = max(0.0, now_s - self._now_s)
+        ages_s = {nodes: self._now_s + later_s - rate.seen_s for nodes, rate in self._rates.items()}
         unscaled = 0.0 if self._rates or not self._spec.known else SCALE
         return tuple(
-            replace(e, error=math.hypot(e.error, unscaled), age_s=ages_s.get(e.nodes)) for e in self._estimates()
+            replace(e, error=drifted(e.error, later_s), age_s=ages_s[e.nodes])
+            if e.nodes in ages_s
+            else replace(e, error=math.hypot(e.error, unscaled))
+            for e in self._estimates()
         )
 
     def _estimates(self) -> tuple[Estimate, ...]:

@@ -160,8 +160,8 @@ class PoolView:
     def explain(self, name: str) -> Explained:
         """Why the trainer of this name has its nodes or waits, or why it ended."""
         about = self.about()
+        row = self._trainer_view(about.keeper)(trainer_of(self.core, name))  # as of now
         found = _explained(about.objective, self.core, self.monitor, TrainerId(name))
-        row = self._trainer_view(about.keeper)(trainer_of(self.core, name))
         waits = "; ".join(filter(None, [row.prognosis, row.waits])) if row.place is not None else ""
         return replace(found, sentences=[*found.sentences, f"It waits: {waits}."]) if waits else found
 
@@ -252,7 +252,7 @@ class PoolView:
             samples=trainer.samples,
             samples_per_s=rate,
             measured_samples_per_s=dict(sorted(trainer.measured.rates.items())),
-            scaling=[] if trainer.measured.guessed else list(trainer.measured.estimates),
+            scaling=[] if trainer.measured.guessed else list(trainer.measured.estimates(ran_until_s)),
             rescale_up_s=trainer.measured.rescale_s(costs, up=True),
             rescale_down_s=trainer.measured.rescale_s(costs, up=False),
             metrics={name: value for name, value in record.metrics.items() if name not in BY_SESSION},
@@ -309,7 +309,7 @@ def _explained(objective: str, core: Coordinator, monitor: Monitor, name: Traine
     elif trainer.proof.state is ProofState.UNCHECKED:
         sentences.append(f"Its script is {trainer.proof.text}.")
     measured = trainer.measured
-    rates = rate_sentences(measured.estimates, guessed=measured.guessed, known_from=trainer.spec.known_from)
+    rates = rate_sentences(measured.estimates(monitor.now_s), guessed=measured.guessed, known_from=trainer.spec.known_from)
     record = monitor.trainers[name]
     by_itself = record.progress_s is not None and not BY_SESSION.intersection(record.metrics)
     saves = "Its script saves its own checkpoints." if by_itself else core.checkpoint_interval(trainer).sentence()

@@ -22,7 +22,7 @@ def test_estimates_follow_the_measured_rates() -> None:
     measured.rate(10.0, 4, 120.0)
     assert (measured.curve.at(2), measured.curve.at(4)) == (100, 120)
     assert measured.curve.at(8) < 240
-    assert [e.nodes for e in measured.estimates if e.measured] == [2, 4]
+    assert [e.nodes for e in measured.estimates() if e.measured] == [2, 4]
 
 
 def test_a_rate_is_the_mean_over_the_time_that_it_was_measured() -> None:
@@ -33,7 +33,7 @@ def test_a_rate_is_the_mean_over_the_time_that_it_was_measured() -> None:
     steady = Measured(TrainerSpec(TrainerId("t")))
     for now_s in (0.0, 15.0, 24.0):
         steady.rate(now_s, 1, 100.0)
-    (error,) = (e.error for e in steady.estimates if e.measured)
+    (error,) = (e.error for e in steady.estimates() if e.measured)
     assert error == pytest.approx(math.sqrt(0.02**2 + 2 * VISIT**2), rel=0.01), "its own visit's, and the next one's"
     for now_s in range(100, 10_000, 100):  # its script has become slower
         measured.rate(now_s, 1, 50.0)
@@ -88,7 +88,7 @@ def test_a_fixed_curve_ignores_measured_rates_but_reports_them() -> None:
     measured.rate(0.0, 2, 100.0)
     measured.cost(grew=True, seconds=1.0)
     assert measured.curve == measured.planned == given
-    assert measured.estimates == (Estimate(1, 5.0, error=0.0, measured=False),), "what is given is no measurement"
+    assert measured.estimates() == (Estimate(1, 5.0, error=0.0, measured=False),), "what is given is no measurement"
     assert not measured.moved
     assert measured.rates == {2: 100.0}
     assert measured.rescale_s(NOTHING, up=True) == 7.0

@@ -33,7 +33,7 @@ def visit(measured: Measured, now_s: float, nodes: int, per_s: float, seconds: i
 
 
 def on(measured: Measured, nodes: int) -> Estimate:
-    return next(e for e in measured.estimates if e.nodes == nodes)
+    return next(e for e in measured.estimates() if e.nodes == nodes)
 
 
 def contradictory() -> Measured:
@@ -59,6 +59,14 @@ def test_a_rate_becomes_less_certain_with_time_but_causes_no_plan() -> None:
     measured.learn(now_s=1e6)
     assert fresh < on(measured, 1).error < DRIFT_MOST + fresh, "bounded"
     assert measured.planned is planned
+
+
+def test_a_rate_ages_for_users_while_no_plan_includes_its_trainer() -> None:
+    measured = Measured(TrainerSpec(TrainerId("a"), max_nodes=8))
+    measured.rate(100.0, 4, 350.0)
+    (at_once,), (later,) = ([e for e in measured.estimates(now_s) if e.measured] for now_s in (100.0, 7300.0))
+    assert (at_once.age_s, later.age_s) == (0.0, 7200.0)
+    assert later.error == pytest.approx(math.hypot(at_once.error, DRIFT * math.sqrt(2)))
 
 
 def test_after_a_day_a_new_visit_replaces_the_old_rate() -> None:
