@@ -182,6 +182,11 @@ class Measured:
         return {nodes: self._scatter.point(nodes, rate, self._now_s).per_s for nodes, rate in self._rates.items()}
 
     @property
+    def counts(self) -> int:
+        """On how many node counts it was measured."""
+        return len(self._rates)
+
+    @property
     def guessed(self) -> bool:
         """Whether no curve was given and no rate measured: then the curve is in units of one node's rate."""
         return self._spec.curve is None and not self._rates and not self._spec.known
@@ -326,7 +331,7 @@ def experience(trainers: Sequence[Measured], at_first: Priors, before: Priors) -
     """Return the pool's priors for the next trainer, from the newest of ``trainers`` that were measured on two counts
     or more, one of each script; ``at_first``, ``before``: its priors when it came up, and until now.
     """
-    by_script = {t._spec.script or str(i): t for i, t in enumerate(trainers) if len(t._rates) > 1}
+    by_script = {t._spec.script or str(i): t for i, t in enumerate(trainers) if t.counts > 1}
     newest = list(by_script.values())[-KEPT_OF_POOL:]
     return priors_of([t.own for t in newest], at_first, start=before, rounds=2) if newest else before
 

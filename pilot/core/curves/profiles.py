@@ -86,7 +86,7 @@ def give_up(now_s: float, trainer: Trainer | None) -> str:
     reached = trainer.profile.there
     trainer.profile.next(now_s)
     if not reached and trainer.profile.pin is None:
-        trainer.profile.rest(now_s + YOUNG_S, len(trainer.measured.rates))
+        trainer.profile.rest(now_s + YOUNG_S, trainer.measured.counts)
     return _measured(trainer, nodes)
 
 
@@ -130,7 +130,7 @@ class Profiler:
             if trainer.profile.pin is not None:
                 self._go_on(trainer)
         for trainer in self.trainers:
-            if trainer.stays_at() is None and trainer.profile.considers(self.now_s, len(trainer.measured.rates)):
+            if trainer.stays_at() is None and trainer.profile.considers(self.now_s, trainer.measured.counts):
                 self._begin(trainer)
         return self.pinned
 
@@ -157,7 +157,7 @@ class Profiler:
             profile.begin(self.now_s, [count])
         else:
             rest_s = max(YOUNG_S, trainer.measured.trained_s(self.now_s), self.calm_s)
-            profile.rest(self.now_s + rest_s, len(trainer.measured.rates))
+            profile.rest(self.now_s + rest_s, trainer.measured.counts)
         if profile.pin is None:
             return
         self.pinned[trainer.id] = profile.pin

@@ -105,7 +105,7 @@ AGED_S = 600.0
 """The age of a measured rate is said from here on."""
 
 UNCERTAIN = 0.2
-"""A rate whose relative error is this large contradicts others: noise and age alone stay below."""
+"""A rate whose relative error is this large contradicts others or has hardly been measured; age alone stays below."""
 
 
 def rate_sentences(known: Sequence[Estimate], *, guessed: bool, known_from: str = "") -> list[str]:
@@ -120,7 +120,7 @@ def rate_sentences(known: Sequence[Estimate], *, guessed: bool, known_from: str 
     words = [("measured", measured), (f"measured by {known_from} of the same script", by_other), (given, others)]
     said = [f"Samples per second, {word}: {', '.join(map(_rate, found))}." for word, found in words if found]
     if any(e.error >= UNCERTAIN for e in measured):
-        said.append("Measured rates that contradict each other are uncertain until they are measured again.")
+        said.append("Rates that contradict others, or were hardly measured, are uncertain until measured again.")
     return said
 
 

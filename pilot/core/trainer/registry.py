@@ -42,7 +42,7 @@ class Registry:
         if not spec.script or spec.reprofile or spec.curve is not None:
             return spec
         alike = (t for t in reversed(self.trainers.values()) if t.spec.script == spec.script)
-        other = next((t for t in alike if len(t.measured.rates) > 1), None)
+        other = next((t for t in alike if t.measured.counts > 1), None)
         if other is None:
             return spec
         return replace(spec, known=other.measured.for_another(now_s), known_from=f"trainer {other.id}")

@@ -92,11 +92,11 @@ class Learned:
         that have ended since the last call."""
         found = []
         for trainer in trainers:
-            points, uid = trainer.measured.own, trainer.spec.uid
-            state = len(points), trainer.outcome is not None
-            if len(points) > 1 and trainer.spec.script and self.stored.get(uid) != state:
+            counts, uid = trainer.measured.counts, trainer.spec.uid
+            state = counts, trainer.outcome is not None
+            if counts > 1 and trainer.spec.script and self.stored.get(uid) != state:
                 self.stored[uid] = state
-                found.append((uid, measurement(trainer.spec, points)))
+                found.append((uid, measurement(trainer.spec, trainer.measured.own)))
         return found
 
     def write(self, measured: Sequence[tuple[TrainerUid, Measurement]]) -> None:

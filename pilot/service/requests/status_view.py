@@ -309,7 +309,9 @@ def _explained(objective: str, core: Coordinator, monitor: Monitor, name: Traine
     elif trainer.proof.state is ProofState.UNCHECKED:
         sentences.append(f"Its script is {trainer.proof.text}.")
     measured = trainer.measured
-    rates = rate_sentences(measured.estimates(monitor.now_s), guessed=measured.guessed, known_from=trainer.spec.known_from)
+    rates = rate_sentences(
+        measured.estimates(monitor.now_s), guessed=measured.guessed, known_from=trainer.spec.known_from
+    )
     record = monitor.trainers[name]
     by_itself = record.progress_s is not None and not BY_SESSION.intersection(record.metrics)
     saves = "Its script saves its own checkpoints." if by_itself else core.checkpoint_interval(trainer).sentence()

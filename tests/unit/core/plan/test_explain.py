@@ -100,7 +100,7 @@ def test_rates_are_shown_as_measured_estimated_or_given() -> None:
     doubted = Estimate(1, 100.0, 0.33, measured=True)
     assert rate_sentences([doubted], guessed=False) == [
         "Samples per second, measured: 100 ± 33% on 1 node.",
-        "Measured rates that contradict each other are uncertain until they are measured again.",
+        "Rates that contradict others, or were hardly measured, are uncertain until measured again.",
     ]
     given = Measured(TrainerSpec(A, curve=Curve.of([(1, 5.0), (2, 9.0)]), fixed_curve=True)).estimates()
     assert rate_sentences(given, guessed=False) == ["Samples per second, given: 5 on 1 node, 9 on 2 nodes."]
