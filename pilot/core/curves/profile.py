@@ -69,10 +69,6 @@ class Profile:
         then = f", then at {', '.join(map(str, self.left[1:]))}" if self.left[1:] else ""
         return f"profiling at {self.pin} node{'' if self.pin == 1 else 's'}{then}"
 
-    def begin(self, now_s: float, counts: Sequence[int]) -> None:
-        """Begin to measure ``counts``, the largest first."""
-        self._turn(now_s, counts)
-
     @property
     def due_s(self) -> float:
         """When something is due though nothing else happens: in a pool that changes, another plan considers it."""
@@ -112,7 +108,7 @@ class Profile:
 
     def next(self, now_s: float) -> None:
         """Move on to the next count: this one is known, or its time is over."""
-        self._turn(now_s, self.left[1:])
+        self.begin(now_s, self.left[1:])
 
     def shrink(self, now_s: float, most: int) -> None:
         """At most ``most`` nodes are left for it: it replaces all larger counts, unless these are chosen one by one."""
@@ -121,11 +117,12 @@ class Profile:
             return
         if not (self.lasting or most in (*fits, *self.known)):
             fits.insert(0, most)
-        self._turn(now_s, fits)
+        self.begin(now_s, fits)
 
-    def _turn(self, now_s: float, left: Sequence[int]) -> None:
-        self.node_s += (self.pin or 0) * (now_s - self.began_s)
-        self.left = list(left)
+    def begin(self, now_s: float, counts: Sequence[int]) -> None:
+        """Measure ``counts`` from now on, the largest first. What came before ended in time, if the pool was down."""
+        self.node_s += (self.pin or 0) * (min(now_s, self.by_s) - self.began_s)
+        self.left = list(counts)
         self.there, self.rates, self.lender = False, [], None
         self.wanted = self.lasting or bool(self.left)
         self.began_s, self.by_s = now_s, now_s + REACH_S if self.left else math.inf

@@ -10,12 +10,13 @@ from pilot.core.config import CoordinatorConfig
 from pilot.core.curves.curve import Curve
 from pilot.core.curves.measured import Measured, RescaleCosts
 from pilot.core.curves.profile import KEPT_RATES, MEASURE_S, REACH_S, UNASKED_S, Profile
-from pilot.core.curves.profiles import CALM_S, YOUNG_S, Profiler, give_up
+from pilot.core.curves.profiles import CALM_S, YOUNG_S, Profiler, give_up, note
 from pilot.core.events import GroupFormed, PlanFailed, ProfileDue, Progress, TrainerCancelled, TrainerSubmitted
-from pilot.core.ids import NodeId, TrainerId
+from pilot.core.ids import Generation, NodeId, TrainerId
 from pilot.core.plan.objective import Objective, scaling_efficiency, throughput
+from pilot.core.trainer.proof import Proof, ProofState
 from pilot.core.trainer.spec import Profiling, TrainerSpec
-from pilot.core.trainer.trainer import Trainer
+from pilot.core.trainer.trainer import Group, Trainer
 from tests.property.world import World
 
 A, B, C, D = (TrainerId(name) for name in "abcd")
@@ -255,6 +256,24 @@ def test_a_trainer_that_cannot_start_is_not_considered_by_time_alone(most: int |
     world.lose(list(world.core.trainers[B].target)[:6])
     world.settle(PLAN)
     assert world.core.due_s() == float("inf"), "nor where one no longer can"
+
+
+def test_time_without_a_pool_counts_for_no_profile() -> None:
+    world = pool(4)
+    world.submit(A, 1, 4, profile=Profiling.INVERSE)
+    profile = world.core.trainers[A].profile
+    world.pass_time(36000.0)
+    profile.next(world.now_s)
+    assert profile.node_s == 4 * REACH_S
+
+
+def test_a_rate_beside_a_check_is_not_known() -> None:
+    trainer = trainer_of(A, nodes=1, most=4, profile=Profiling.INVERSE)
+    trainer.group = Group(Generation(1), tuple(trainer.target))
+    trainer.proof = Proof(ProofState.RUNNING, node=trainer.target[0])
+    for second in range(20):
+        note(float(second), trainer, Progress(A, Generation(1), second, 0, 32, 100.0))
+    assert not trainer.profile.known
 
 
 def test_a_count_is_given_up_after_the_documented_time() -> None:
