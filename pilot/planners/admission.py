@@ -30,24 +30,24 @@ LARGEST_CHARGE = 0.5
 """A start is charged at most this share of the forward-looking time: it is always worth something."""
 
 LIMIT_S = 1.0
-"""If it would take longer to find the prefix, all are planned for; nor is another plan made after this time."""
+"""If it would take longer to find the prefix, all are planned for."""
 
 _STEP = 32
 """Prefixes are valued for a multiple of this many nodes."""
 _ANY = TrainerId("")
 
 
-def plan(problem: Problem, planner: Callable[[Problem], Plan]) -> Plan:
-    """The plan of ``planner`` for the prefix of the queue and all that hold nodes."""
+def plan(problem: Problem, planner: Callable[[Problem], Plan], limit_s: float) -> Plan:
+    """The plan of ``planner`` for the prefix of the queue and all that hold nodes. As long as that leaves nodes over,
+    and half of ``limit_s`` is not over, it is made again, each time for twice as many more."""
     started_s = time.monotonic()
     quick = dp.additions(replace(problem, ending=0)) <= LIMIT_S * dp.ADDITIONS_PER_S
     length = _prefix(problem) if quick else len(problem.candidates)
-    took_s = time.monotonic() - started_s
-    made = _plan_for(problem, length, planner)
-    while _could_start(problem, length, made) and time.monotonic() < started_s + LIMIT_S:
-        length += 1
+    made, more = _plan_for(problem, length, planner), 1
+    while _could_start(problem, length, made) and time.monotonic() < started_s + limit_s / 2:
+        length, more = length + more, 2 * more
         made = _plan_for(problem, length, planner)
-    return replace(made, build_s=made.build_s + took_s)
+    return replace(made, build_s=time.monotonic() - started_s - made.solve_s)
 
 
 def _plan_for(problem: Problem, length: int, planner: Callable[[Problem], Plan]) -> Plan:
