@@ -86,14 +86,14 @@ class Planning(Bookkeeping):
         """The trainers that a problem includes."""
         most = self.config.max_parallel_trainers
         first = self._registry.ahead(MOST) if most is None else self._registry.admitted(most)
-        return admit(first, self._turns(), self._registry.open, most or math.inf)
+        return admit(first, self.turns(), self._registry.open, most or math.inf)
 
     def _sharing(self) -> list[Trainer]:
         """Those that a problem includes now, and those that it no longer includes but that still have nodes."""
         there = {trainer.id for trainer in self._considered()}
         return [trainer for trainer in self._registry.open.values() if trainer.id in there or trainer.target]
 
-    def _turns(self) -> list[TrainerId]:
+    def turns(self) -> list[TrainerId]:
         """Whose turn it is. Turns begin with decisions only."""
         longest_s = self.config.longest_wait_s if self.decides_now() else math.inf
         nodes, most = self.pool.usable - self._studies.reserved, self.config.max_parallel_trainers or math.inf
@@ -237,7 +237,7 @@ class Planning(Bookkeeping):
         return Problem(
             nodes=nodes,
             t_fwd_s=self._forward_s(trainers),
-            candidates=tuple(_fixed(candidates, nodes, self._turns(), pins)),
+            candidates=tuple(_fixed(candidates, nodes, self.turns(), pins)),
             step_s=config.decide_every_s or UNSAID_STEP_S,
             ending=len(soon.nodes),
             ends_in_s=soon.left_s,

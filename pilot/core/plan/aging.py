@@ -8,7 +8,7 @@ over for a smaller one, unless the pool has fewer nodes than it needs, so that l
 
 Turns have at most :data:`SHARE` of the nodes, and of the trainers that may run at once; but one may always begin. What
 remains is planned for by value and in the order of submission, so that a long queue of equal trainers is not sliced
-into turns.
+into turns. Nor is a queue that starts all at once, in a pool that was empty for long: there the first turns count.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from pilot.core.ids import TrainerId
 from pilot.core.trainer.trainer import Trainer
@@ -66,12 +67,12 @@ class Aging:
         self, now_s: float, longest_s: float, trainers: Mapping[TrainerId, Trainer], nodes: int, most: float = math.inf
     ) -> list[TrainerId]:
         """Whose turn it is, in a pool of ``nodes`` in which ``most`` trainers run at once, and who may begin one."""
-        found = [name for name, until_s in self.until_s.items() if until_s > now_s and name in trainers]
-        taken = sum(trainers[name].spec.min_nodes for name in found)
-        for name, since_s in self.since_s.items():
+        begun = (name for name, until_s in self.until_s.items() if until_s > now_s)
+        overdue = takewhile(lambda name: self.since_s[name] + longest_s <= now_s, self.since_s)
+        found, taken = list[TrainerId](), 0
+        for name in dict.fromkeys((*begun, *overdue)):
             least = trainers[name].spec.min_nodes if name in trainers else nodes + 1
-            full = taken + least > nodes * SHARE or len(found) + 1 > most * SHARE
-            if since_s + longest_s > now_s or (found and full):
+            if found and (taken + least > nodes * SHARE or len(found) + 1 > most * SHARE):
                 break
             if least <= nodes:
                 found, taken = [*found, name], taken + least

@@ -167,13 +167,10 @@ class PoolView:
 
     def submitted(self, name: TrainerId) -> Submitted:
         """The answer to the submission of this trainer, with its place if it does not start at once."""
-        trainer = self.core.trainers[name]
-        answer = Submitted(trainer=name, directory=str(self.launches.shown(trainer.spec)))
-        queued = self._prognoses().get(name)
-        if queued is None or queued.starts_in_s == 0.0:
+        row = self._trainer_view(self.about().keeper)(self.core.trainers[name])
+        answer, place, at_s = Submitted(trainer=name, directory=row.directory), row.place, row.expected_start_s
+        if place is None or at_s == self.monitor.now_s:
             return answer
-        row = self._trainer_view(self.about().keeper)(trainer)
-        place, at_s = row.place, row.expected_start_s
         return replace(answer, place=place, expected_start_s=at_s, prognosis=row.prognosis, waits=row.waits)
 
     def studies(self) -> StudyList:
@@ -215,13 +212,9 @@ class PoolView:
         self._now_s()
         return list(map(self._trainer_view(keeper), self.core.trainers.values()))
 
-    def _prognoses(self) -> dict[TrainerId, Prognosis]:
-        """The prognosis for each trainer that waits for nodes."""
-        return self.core.prognoses(self._now_s())
-
     def _trainer_view(self, keeper: KeeperStatus) -> Callable[[Trainer], TrainerStatus]:
         """A function that gives a trainer's status; what it needs of the pool is computed once."""
-        waiting, queue = Waiting(self.core, self.monitor, keeper), self._prognoses()
+        waiting, queue = Waiting(self.core, self.monitor, keeper), self.core.prognoses(self._now_s())
         return lambda trainer: self._trainer(trainer, waiting.of(trainer), queue.get(trainer.id))
 
     def _trainer(self, trainer: Trainer, waits: str, queued: Prognosis | None) -> TrainerStatus:
@@ -293,7 +286,7 @@ def _explained(objective: str, core: Coordinator, monitor: Monitor, name: Traine
         sentences = [
             f"{name} started on {held}, the fewest that it can use; a plan that may give it more follows shortly."
         ]
-    if (turn_s := core.aging.until_s.get(name, 0.0) - monitor.now_s) > 0:
+    if (turn_s := core.aging.until_s.get(name, 0.0) - monitor.now_s) > 0 and name in core.turns():
         sentences.append(f"It had waited for long, so it keeps its minimum for another {duration(turn_s)}.")
     if trainer.held:
         sentences = [f"{name} is {trainer.held}; pilot release {name} gives it nodes again."]

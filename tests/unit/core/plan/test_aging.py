@@ -82,6 +82,17 @@ def test_a_turn_lasts_as_long_as_the_longest_wait_and_a_preemption_does_not_end_
     assert aging.due_s(HOUR) == 2.5 * HOUR, "a has waited since its preemption"
 
 
+def test_of_many_that_begin_at_once_the_first_turns_count() -> None:
+    known = trainers(*[1] * 8)
+    aging = waiting(known, *[0.0] * 8)
+    for trainer in known.values():
+        trainer.target = [NodeId("x")]
+        aging.note(HOUR, trainer, HOUR)
+    assert aging.turns(HOUR, HOUR, known, 8) == [A, B], "a pool that was empty for long is not planned by turns alone"
+    assert aging.turns(HOUR, HOUR, known, 16) == [A, B, C, TrainerId("d")]
+    assert aging.turns(HOUR, HOUR, known, 1) == [A]
+
+
 def test_whoever_did_not_wait_long_has_no_turn() -> None:
     known = trainers(1)
     aging = waiting(known, 0.0)
