@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from random import Random
@@ -149,9 +149,9 @@ class Outcome:
     efficiency: float | None
     work: float
     completed: int
-    total_h: float
-    waiting_h: float
-    short_total_h: float  #: of the half of them with least work
+    total_h: float | None
+    waiting_h: float | None
+    short_total_h: float | None  #: of the half of them with least work
     longest_without_h: float  #: the longest wait for the first nodes
 
 
@@ -173,11 +173,16 @@ def outcome(stream: Stream, config: CoordinatorConfig, objective: str, hours: fl
         summary.efficiency,
         summary.work / HOUR_S,
         len(ended),
-        fmean(one.total_s for one in ended) / HOUR_S,
-        fmean(one.waiting_s for one in ended) / HOUR_S,
-        fmean(one.total_s for one in short) / HOUR_S,
+        _mean_h(one.total_s for one in ended),
+        _mean_h(one.waiting_s for one in ended),
+        _mean_h(one.total_s for one in short),
         max(waits, default=0.0) / HOUR_S,
     )
+
+
+def _mean_h(seconds: Iterable[float]) -> float | None:
+    found = [*seconds]
+    return fmean(found) / HOUR_S if found else None
 
 
 def _table(title: str, rows: Sequence[Forecast | Outcome]) -> Table:
@@ -200,7 +205,7 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--trainers", type=FILE, help="Its trainers.")
 @click.option("--curves", type=FILE, help="Their curves.")
 @click.option("--hours", default=168.0, show_default=True, help="Of each replay.")
-@click.option("--most", type=int, help="Trainers at once.  [default: the pool's]")
+@click.option("--most", type=click.IntRange(min=1), help="Trainers at once.  [default: the pool's]")
 @click.option("--longest-wait-h", default=LONGEST_WAIT_S / HOUR_S, show_default=True, help="0: no bound.")
 @click.option("--seed", default=1, show_default=True, help="Of what is drawn.")
 @click.option("--json", "out", type=click.Path(dir_okay=False, path_type=Path), help="Write the rows to this file.")
@@ -215,6 +220,9 @@ def main(
     seed: int,
     out: Path | None,
 ) -> None:
+    """Replay the streams."""
+    if len({events is None, trainers is None, curves is None}) > 1:
+        raise click.UsageError("--events, --trainers and --curves belong together")
     if events is not None and trainers is not None and curves is not None:
         streams = [Stream(events.name, read_changes(events), read_workload(trainers, curves))]
     else:
