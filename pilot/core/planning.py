@@ -78,9 +78,11 @@ class Planning(Bookkeeping):
         return idle_by(free - len(self._ending(self.now_s).nodes), admitted, beyond, bound, most)
 
     def undecided(self, trainer: Trainer) -> bool:
-        """Whether a plan that is awaited decides if ``trainer``, which has no nodes, is admitted."""
+        """Whether a plan that is awaited, or the next decision, decides if ``trainer``, which has no nodes, is
+        admitted."""
         planner_decides = self.config.max_parallel_trainers is None and not trainer.target
-        return planner_decides and (self.solving or bool(self.arrivals.trainers))
+        came_since = self.config.decide_every_s and self.aging.since_s.get(trainer.id, 0.0) > self.decided_s
+        return planner_decides and bool(self.solving or self.arrivals.trainers or came_since)
 
     def _considered(self) -> list[Trainer]:
         """The trainers that a problem includes."""

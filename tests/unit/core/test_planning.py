@@ -10,6 +10,7 @@ from pilot.core.coordinator import Coordinator
 from pilot.core.curves.curve import Curve
 from pilot.core.events import (
     CurvesDue,
+    DecisionDue,
     DrainRequested,
     ExitCause,
     PlanReady,
@@ -161,6 +162,19 @@ def test_from_the_first_that_a_plan_left_out_on_none_without_nodes_is_admitted()
     assert core.plan_id > before + 1, "the plan that is being made may leave nobody out"
     made(core, {A: 1, D: 1, C: 1})
     assert admitted(core) == [A, C, D, E, F]
+
+
+def test_until_the_next_decision_it_is_not_known_who_of_those_that_came_since_shares_the_pool() -> None:
+    core = of(TrainerSpec(A, 1, 8), config=CoordinatorConfig(decide_every_s=300.0))
+    made(core, {A: 3})
+    core.handle(10.0, TrainerSubmitted(TrainerSpec(B)))
+    assert (core.solving, admitted(core)) == (False, [A, B]), "no decision is due, and no node is free"
+    assert [core.undecided(trainer) for trainer in core.trainers.values()] == [False, True]
+    core.handle(300.0, DecisionDue())
+    made(core, {A: 2, B: 1})
+    assert [core.undecided(trainer) for trainer in core.trainers.values()] == [False, False]
+    fixed = of(TrainerSpec(A), config=CoordinatorConfig(max_parallel_trainers=1, decide_every_s=300.0))
+    assert not fixed.undecided(fixed.trainers[A]), "a user has decided"
 
 
 def test_a_set_number_of_trainers_is_admitted_whatever_they_are_worth() -> None:
