@@ -27,8 +27,7 @@ class Forecasting(Planning):
             return {}
         usual_most = max(1, round(running * nodes(math.inf) / max(1, usable)))
         most = self.config.max_parallel_trainers or usual_most
-        calm_s = max(self.changes.mean_s, now_s - self.changes.last_s)
-        expected = Expected(nodes, most, self.config.t_fwd_s, calm_s)
+        expected = Expected(nodes, most, self.config.t_fwd_s, self.changes.calm_s(now_s))
         return forecast(list(self._jobs(now_s, there, most)), expected)
 
     def _jobs(self, now_s: float, there: list[Trainer], most: int) -> Iterator[Job]:

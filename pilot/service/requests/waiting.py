@@ -72,7 +72,7 @@ class Waiting:
             return "waiting until the pool is up again"
         if trainer.held:
             return f"{trainer.held}; pilot release {trainer.id} gives it nodes again"
-        if trainer.id not in self._admitted:
+        if self._admitted and trainer.id not in self._admitted:  # if nobody is, for lack of nodes, it waits for those
             return f"waiting for another trainer to end: {len(self._admitted)} {self._share}"
         aside = sum(node in trainer.evidence.aside for node in self._free)
         if (missing := trainer.spec.min_nodes - len(self._free) + aside) <= 0:

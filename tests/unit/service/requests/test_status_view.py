@@ -7,8 +7,10 @@ import time
 from pathlib import Path
 
 import msgspec
+import pytest
 from rich.console import Console
 
+from pilot import planners
 from pilot.cli.rows import history_lines, history_view
 from pilot.cli.show import show, status_lines
 from pilot.core.config import CoordinatorConfig
@@ -153,6 +155,21 @@ def test_one_that_a_plan_left_out_waits_for_those_that_share_the_pool() -> None:
     assert [row.waits for row in stage.view.status().trainers][2] == shared
     assert stage.view.status().warnings == []
     assert stage.view.explain("v").sentences[0] == "v was not part of the last plan."
+
+
+@pytest.mark.parametrize(
+    ("nodes", "words"), [(1, "waiting for 1 more node: it needs 2, and the pool has 1"), (0, "waiting for 2 nodes")]
+)
+def test_where_the_nodes_suffice_for_nobody_no_other_trainer_is_to_end(nodes: int, words: str) -> None:
+    stage = Shown()
+    specs = [TrainerSubmitted(TrainerSpec(TrainerId(name), 2, 2)) for name in "tu"]
+    stage.post(PoolChanged(joined=(A, B)), *specs)
+    stage.post(PoolChanged(lost=(A, B)[nodes:]))
+    assert stage.pending.solve is not None
+    nobody = planners.make("dp")(stage.pending.solve.problem)
+    assert nobody.first_out == T
+    stage.post(PlanReady(stage.pending.solve.plan_id, nobody))
+    assert [row.waits for row in stage.view.status().trainers] == [words] * 2
 
 
 def test_a_trainer_says_what_it_waits_for_and_how_far_it_is() -> None:
