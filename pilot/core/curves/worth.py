@@ -72,9 +72,10 @@ class Outlook:
 
 def best_count(outlook: Outlook) -> int | None:
     """Return the count that is most worth measuring; None if none is worth its cost."""
+    if outlook.value(Curve.proportional()) == outlook.value(outlook.curve.scaled(0.0)):
+        return None  # a user's objective, whose values do not depend on rates
     market = _Market.of(outlook)
-    tried = [n for n in outlook.allowed if market.affordable(n)]
-    worths = {n: market.worth(n) for n in tried}
+    worths = {n: market.worth(n) for n in market.options[1:] if market.affordable(n)}
     best = max(worths, key=worths.__getitem__, default=None)
     return best if best is not None and worths[best] > 0 else None
 
@@ -145,7 +146,7 @@ class _Market:
         """Whether the trainer can be measured on ``count`` now."""
         outlook = self.outlook
         known = {point.nodes for point in outlook.points if point.error <= DOUBTED}
-        fits = count in self.options and count <= outlook.most and count != outlook.held and count not in known
+        fits = count <= outlook.most and count != outlook.held and count not in known
         return fits and count * (outlook.rescale_s(count) + MEASURING_S) <= outlook.most_node_s
 
     def cost(self, count: int) -> float:

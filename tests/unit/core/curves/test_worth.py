@@ -13,7 +13,7 @@ from pilot.core.curves.measured import Measured
 from pilot.core.curves.profiles import CALM_S, CHANGES_KEPT, Changes
 from pilot.core.curves.worth import MEASURED_ERROR, NodePrice, Outlook, Prices, _covariance, _Market, best_count
 from pilot.core.ids import NodeId, TrainerId
-from pilot.core.plan.objective import Objective, scaling_efficiency, throughput
+from pilot.core.plan.objective import Objective, per_node_value, scaling_efficiency, throughput
 from pilot.core.trainer.spec import TrainerSpec
 from pilot.core.trainer.trainer import Trainer
 
@@ -51,6 +51,15 @@ def test_what_does_not_last_or_costs_much_is_not_measured() -> None:
     assert best_count(calm) is not None
     assert best_count(replace(calm, lasts_s=40.0)) is None
     assert best_count(replace(calm, rescale_up_s=3000.0, rescale_down_s=3000.0)) is None, "a restart, for instance"
+
+
+def test_a_users_objective_that_knows_no_rates_is_hardly_asked() -> None:
+    asked: list[int] = []
+    objective = per_node_value(lambda _, nodes: float(asked.append(nodes) or nodes))
+    assert (
+        best_count(outlook({3: 280.0}, value=lambda curve: objective(TrainerSpec(TrainerId("t"), 1, 8), curve))) is None
+    )
+    assert len(asked) == 2 * 8
 
 
 def test_one_that_could_have_no_other_count_or_uses_up_its_share_is_not_measured() -> None:
