@@ -77,14 +77,14 @@ def make(name: str = NAMES[0], solver: str = SOLVERS[0], limit_s: float = 10.0) 
         options["solver"] = solver
     planner = partial(import_module(entry.module).plan, **options, **entry.options)
     planner = partial(_with_pins, planner=partial(_answer, planner))
-    return partial(_sharing, planner=partial(_with_turns, planner=planner), limit_s=limit_s)
+    return partial(_sharing, planner=partial(_with_turns, planner=planner))
 
 
-def _sharing(problem: Problem, planner: Callable[[Problem], Plan], limit_s: float) -> Plan:
+def _sharing(problem: Problem, planner: Callable[[Problem], Plan]) -> Plan:
     """The plan of ``planner`` for those that share the pool."""
     if problem.queue_share >= 1.0:
         return planner(problem)
-    made: Plan = import_module("pilot.planners.admission").plan(problem, planner, limit_s)
+    made: Plan = import_module("pilot.planners.admission").plan(problem, planner)
     return made
 
 

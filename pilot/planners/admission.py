@@ -32,19 +32,22 @@ LARGEST_CHARGE = 0.5
 LIMIT_S = 1.0
 """If it would take longer to find the prefix, all are planned for."""
 
+AGAIN_S = 2.0
+"""No other plan is made after this time: a pool kills a planner that takes 3 s more than its limit."""
+
 _STEP = 32
 """Prefixes are valued for a multiple of this many nodes."""
 _ANY = TrainerId("")
 
 
-def plan(problem: Problem, planner: Callable[[Problem], Plan], limit_s: float) -> Plan:
-    """The plan of ``planner`` for the prefix of the queue and all that hold nodes. As long as that leaves nodes over,
-    and half of ``limit_s`` is not over, it is made again, each time for twice as many more."""
+def plan(problem: Problem, planner: Callable[[Problem], Plan]) -> Plan:
+    """The plan of ``planner`` for the prefix of the queue and all that hold nodes. If that leaves nodes over, it is
+    made again, each time for twice as many more: in a few plans, so that the time does not decide."""
     started_s = time.monotonic()
     quick = dp.additions(replace(problem, ending=0)) <= LIMIT_S * dp.ADDITIONS_PER_S
     length = _prefix(problem) if quick else len(problem.candidates)
     made, more = _plan_for(problem, length, planner), 1
-    while _could_start(problem, length, made) and time.monotonic() < started_s + limit_s / 2:
+    while _could_start(problem, length, made) and time.monotonic() < started_s + AGAIN_S:
         length, more = length + more, 2 * more
         made = _plan_for(problem, length, planner)
     return replace(made, build_s=time.monotonic() - started_s - made.solve_s)

@@ -81,23 +81,24 @@ def test_where_growing_does_not_pay_the_next_starts_instead() -> None:
     runs = candidate(4, high=64, up_s=1000.0)
     assert planned(problem(8, runs, candidate(), candidate(), candidate())) == (["a", "b"], "c")
     kept = Plan(PlanStatus.KEPT, (), 0.0)
-    made = admission.plan(replace(problem(8, candidate(4), candidate()), queue_share=SHARE), lambda _: kept, 10.0)
+    made = admission.plan(replace(problem(8, candidate(4), candidate()), queue_share=SHARE), lambda _: kept)
     assert made.first_out == "b", "a planner that found nothing is not asked again"
 
 
 def test_who_shares_the_pool_does_not_depend_on_how_long_plans_take(monkeypatch: pytest.MonkeyPatch) -> None:
-    at_s, sizes = [0.0], list[int]()
+    at_s, step_s, sizes = [0.0], [0.25], list[int]()
 
     def slow(given: Problem) -> Plan:
-        at_s[0] += 1.0
+        at_s[0] += step_s[0]
         sizes.append(len(given.candidates))
         return Plan(PlanStatus.OPTIMAL, tuple((c.trainer, 0) for c in given.candidates), 0.0)
 
     monkeypatch.setattr(admission.time, "monotonic", lambda: at_s[0])
     given = replace(problem(2, *(candidate(curve=FLAT, high=1) for _ in range(8))), queue_share=SHARE)
-    made = admission.plan(given, slow, 20.0)
-    assert (sizes, made.first_out, made.build_s) == ([2, 3, 5, 8], None, 4.0), "each time for twice as many more"
-    assert admission.plan(given, slow, 4.0).first_out == "d", "a planner that is slow for its limit is not asked again"
+    made = admission.plan(given, slow)
+    assert (sizes, made.first_out, made.build_s) == ([2, 3, 5, 8], None, 1.0), "each time for twice as many more"
+    step_s[0] = 1.0
+    assert admission.plan(given, slow).first_out == "d", "unless each takes so long that the pool would not wait"
 
 
 def test_all_are_planned_for_if_it_would_take_too_long_to_find_the_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
