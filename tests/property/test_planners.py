@@ -67,7 +67,7 @@ def problems_with_turns(draw: st.DrawFn) -> Problem:
     return replace(problem, candidates=tuple(candidates))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(problems_with_turns(), st.integers(0, 2))
 def test_exact_planners_find_the_optimum_where_some_must_run(problem: Problem, ending: int) -> None:
     problem = replace(problem, ending=ending, ends_in_s=0.5 * problem.t_fwd_s)
