@@ -53,7 +53,9 @@ class Parallel(Count):
     """How many trainers run at once, or ``auto`` (None): sized from the pool."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return None if value == "auto" else super().convert(value, param, ctx)
+        if isinstance(value, str) and not value.lstrip("-").isdecimal():
+            return None if value == "auto" else self.fail(f"{value!r} is neither a whole number nor auto.", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 class Sizes(click.ParamType[tuple[int, ...]]):

@@ -31,7 +31,7 @@ class Forecasting(Planning):
         return forecast(list(self._jobs(now_s, there, most)), expected)
 
     def _jobs(self, now_s: float, there: list[Trainer], most: int) -> Iterator[Job]:
-        weights, usual = self._weights(there), usual_s(self.trainers.values())
+        weights, usual = self._weights(there), usual_s(now_s, [*self.trainers.values()])
         turns_s = self._turns_in_s(now_s, there, most)
         for trainer in there:
             left, curve = remaining(now_s, trainer, usual), trainer.measured.curve

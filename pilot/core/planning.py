@@ -217,7 +217,7 @@ class Planning(Bookkeeping):
         weights = self._studies.weights(self.now_s, self.pool.usable, trainers)
         if self.config.objective is not mean_completion_time:
             return weights
-        left = completion_weights(self.now_s, self.trainers.values(), trainers, self.config.t_fwd_s)
+        left = completion_weights(self.now_s, [*self.trainers.values()], trainers, self.config.t_fwd_s)
         return both(weights, left)
 
     def _pose(

@@ -1,13 +1,13 @@
 """The work that trainers have left, in seconds on one node.
 
 It is known where a trainer's loop has a known length and its rate was measured. Otherwise it is *rough*: what the
-pool's finished trainers used (the median) and this one has not used yet; where it has used more than that, or none has
-finished, as much again as it has used so far.
+pool's finished trainers used (the median; if none has finished, of what those will have used whose work is known) and
+this one has not used yet; where it has used more than that, as much again as it has used so far.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
@@ -24,9 +24,13 @@ class Remaining:
     rough: bool = False
 
 
-def usual_s(trainers: Iterable[Trainer]) -> float | None:
-    """The node-seconds that the finished ones of ``trainers`` used, the median; None: none has finished."""
+def usual_s(now_s: float, trainers: Sequence[Trainer]) -> float | None:
+    """The node-seconds that the finished ones of ``trainers`` used, the median; if there are none, that those will have
+    used whose remaining work is known; None: there are none of these, either."""
     used_s = [trainer.usage.used_s for trainer in trainers if trainer.outcome is Outcome.FINISHED]
+    if not used_s:
+        known = ((trainer, trainer.left_s()) for trainer in trainers if trainer.open)
+        used_s = [trainer.usage.until(now_s) + left_s for trainer, left_s in known if left_s is not None]
     return median(used_s) if used_s else None
 
 
@@ -41,7 +45,7 @@ def remaining(now_s: float, trainer: Trainer, usual: float | None) -> Remaining 
 
 
 def completion_weights(
-    now_s: float, known: Iterable[Trainer], trainers: Sequence[Trainer], least_s: float
+    now_s: float, known: Sequence[Trainer], trainers: Sequence[Trainer], least_s: float
 ) -> dict[TrainerId, float]:
     """The weights of ``trainers`` in plans that are to end them soon on average: 1 / what each has left, so that a plan
     is worth the sum of (rate / work left) over its trainers, and short work comes first.
@@ -49,7 +53,7 @@ def completion_weights(
     Nothing counts as less than ``least_s``, the time for which a plan is made. A trainer of which nothing is known
     counts as the mean of the others. ``known``: all trainers of the pool.
     """
-    usual = usual_s(known)
+    usual = usual_s(now_s, known)
     found = {trainer.id: remaining(now_s, trainer, usual) for trainer in trainers}
     seconds = {name: max(least_s, left.seconds) for name, left in found.items() if left is not None}
     other = fmean(seconds.values()) if seconds else 1.0

@@ -10,6 +10,7 @@ import click
 import pytest
 
 from pilot.cli.main import cli, run
+from pilot.cli.options import Parallel
 
 Said = pytest.CaptureFixture[str]
 
@@ -83,3 +84,9 @@ def test_an_agent_does_not_join_where_files_must_be_small(capsys: Said, monkeypa
     error = capsys.readouterr().err
     assert error.startswith("pilot: a file may have at most 100 KiB on this node (ulimit -f); ")
     assert error.count("\n") == 1
+
+
+def test_a_number_of_trainers_at_once_may_be_left_to_the_pool() -> None:
+    assert (Parallel().convert("auto", None, None), Parallel().convert("7", None, None)) == (None, 7)
+    with pytest.raises(click.BadParameter, match="'many' is neither a whole number nor auto"):
+        Parallel().convert("many", None, None)

@@ -33,15 +33,19 @@ def test_what_is_left_is_known_or_what_others_used_or_as_much_again() -> None:
 
 
 def test_what_trainers_usually_use_is_the_median_of_those_that_finished() -> None:
-    assert usual_s([trainer("a", used_s=5.0)]) is None
+    assert usual_s(0.0, [trainer("a", used_s=5.0)]) is None
     ended = [trainer(name, used_s=used_s, ended=True) for name, used_s in (("a", 1.0), ("b", 9.0), ("c", 5.0))]
-    assert usual_s(ended) == 5.0
+    assert usual_s(0.0, [*ended, trainer("d", 100.0)]) == 5.0
 
 
-def test_short_work_weighs_more_and_unknown_work_as_the_mean() -> None:
+def test_before_any_has_finished_it_is_the_median_of_those_whose_work_is_known() -> None:
+    assert usual_s(0.0, [trainer("a", 100.0, used_s=10.0), trainer("b")]) == 60.0
+
+
+def test_short_work_weighs_more_and_unknown_work_as_usual() -> None:
     known = [trainer("a", 2000.0), trainer("b", 6000.0), trainer("c")]
     assert completion_weights(0.0, known, known, 120.0) == {"a": 1 / 1000, "b": 1 / 3000, "c": 1 / 2000}
-    assert completion_weights(0.0, known, known, 2000.0) == {"a": 1 / 2000, "b": 1 / 3000, "c": 1 / 2500}
+    assert completion_weights(0.0, known, known, 2000.0) == {"a": 1 / 2000, "b": 1 / 3000, "c": 1 / 2000}
     assert completion_weights(0.0, [], [trainer("c")], 120.0) == {"c": 1.0}
 
 
