@@ -61,8 +61,8 @@ OPTIONS: dict[str, list[str]] = {
         "--nodes 1e20", f"--nodes {'9' * 20}", "--hours 1e-300", "--hours 1e300", "--block-hours 1e-300",
     ],
     f"{REPLAY} {{options}} {{folder}}/events": [
-        "--objective json:loads", "--max-parallel-trainers 0", "--max-parallel-trainers 5,many", f"--max-parallel-trainers {'9' * 30}", "--t-fwd-s 0",
-        "--hours nan",
+        "--objective json:loads", "--max-parallel-trainers 0", "--max-parallel-trainers 5,many",
+        f"--max-parallel-trainers {'9' * 30}", "--t-fwd-s 0", "--hours nan",
     ],
 }  # fmt: skip
 """Command lines, and options for them that are refused."""
