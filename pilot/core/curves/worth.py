@@ -43,7 +43,10 @@ OUTCOMES = tuple(NormalDist().inv_cdf((i + 0.5) / 7) for i in range(7))
 """What a measurement may tell, in standard deviations; all are as likely."""
 
 FEW = 8
-"""Up to this many counts, each is considered."""
+"""Up to this many counts, each is considered; of more, the ends and powers of two, and up to :data:`FINE` nodes sums of
+two of these."""
+
+FINE = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +100,7 @@ class _Market:
         """At the price, by the curve that plans assume."""
         allowed, value = outlook.allowed, outlook.value(outlook.curve)
         ends = {allowed[0], allowed[-1], outlook.held}
-        options = [0, *(n for n in allowed if len(allowed) <= FEW or n in ends or n & (n - 1) == 0)]
+        options = [0, *(n for n in allowed if len(allowed) <= FEW or n in ends or _is_round(n))]
         unit = value.single_node_rate()
         moved = {n: outlook.rescale_s(n) * value.at(outlook.held) / unit / outlook.forward_s for n in allowed}
         planned = max(allowed, key=lambda n: value.at(n) / unit - outlook.price.per_node * n - moved[n])
@@ -165,6 +168,10 @@ class _Market:
                 cost += outlook.price.rate * (up_s if count < before else down_s)
             before = count
         return cost
+
+
+def _is_round(nodes: int) -> bool:
+    return nodes.bit_count() <= (2 if nodes <= FINE else 1)
 
 
 def _covariance(counts: Sequence[int], points: Sequence[MeasuredRate], curve: Curve) -> list[list[float]]:

@@ -83,6 +83,12 @@ def test_counts_that_agree_end_it_and_a_contradiction_begins_it_again() -> None:
     assert best_count(replace(known, points=doubted)) == 4
 
 
+def test_of_many_counts_those_between_powers_of_two_are_considered_where_the_rate_stops_rising() -> None:
+    powers = {1: 100.0, 2: 198.0, 4: 390.0, 16: 800.0, 32: 810.0, 64: 815.0, 8: 760.0}
+    calm = outlook(powers, most=64, lasts_s=1e6, price=NodePrice(0.5, 3.0))
+    assert best_count(calm) in (5, 6, 9, 10, 12)
+
+
 def test_a_value_that_does_not_depend_on_the_curve_is_not_worth_measuring() -> None:
     fixed = Curve.of([(1, 1.0), (8, 7.0)])
     assert best_count(outlook({3: 280.0}, value=lambda _curve: fixed, lasts_s=1e6)) is None
