@@ -72,8 +72,8 @@ def _could_start(problem: Problem, length: int, made: Plan) -> bool:
 
 
 def _prefix(problem: Problem) -> int:
-    """How many candidates the prefix has."""
-    worths, left_over = _worths(problem)
+    """How many candidates the prefix has. Nodes that leave soon count as the others: someone may start on them."""
+    worths, left_over = _worths(replace(problem, nodes=problem.nodes + problem.ending))
     enough = problem.queue_share * worths[-1]
     length = next(k for k, worth in enumerate(worths) if worth >= enough)
     while any(c.min_nodes <= left_over[length] for c in problem.candidates[length:]):

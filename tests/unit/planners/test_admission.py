@@ -127,3 +127,9 @@ def _best(candidates: tuple[Candidate, ...], nodes: int) -> float:
     """The optimum of 1 for the first node and 2/3 for each of the three others of a candidate."""
     firsts = min(len(candidates), nodes)
     return firsts + min(3 * len(candidates), nodes - firsts) * 2 / 3
+
+
+def test_a_trainer_starts_where_all_nodes_leave_soon() -> None:
+    alone = replace(problem(0, candidate(high=2, curve=Curve.of([(1, 10.0), (2, 19.0)]))), ending=2, ends_in_s=99.0)
+    made = planners.make("dp")(replace(alone, t_fwd_s=120.0, queue_share=SHARE))
+    assert (made.counts, made.ending, made.first_out) == ((("a", 2),), (("a", 2),), None)
