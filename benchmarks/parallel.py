@@ -27,6 +27,7 @@ from rich.table import Table
 from benchmarks.planners import KILOSAMPLES_PER_S, NODES
 from pilot.research.sim.sweep import Case, Inputs, Replay, run_sweep
 from pilot.research.traces.changes import Change, read_changes, write_changes
+from pilot.research.traces.fragments import pool_size
 from pilot.research.traces.synthesis import HOUR_S, PUBLISHED, Published, draw
 from pilot.service.settings import load_objective
 
@@ -64,11 +65,7 @@ class Row:
 
 def node_hours(changes: Sequence[Change], until_s: float) -> float:
     """The trace's node-hours until then."""
-    total_s, pool, since_s = 0.0, 0, 0.0
-    for change in [*(change for change in changes if change.time_s < until_s), Change(until_s)]:
-        total_s += pool * (change.time_s - since_s)
-        pool, since_s = pool + len(change.joined) - len(change.left), change.time_s
-    return total_s / HOUR_S
+    return pool_size(changes, until_s).node_seconds / HOUR_S
 
 
 def workload(seed: int, node_hours: float) -> Iterator[tuple[object, ...]]:

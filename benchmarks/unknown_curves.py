@@ -43,6 +43,7 @@ from pilot.research.sim.driver import SimConfig, Simulation
 from pilot.research.sim.knowledge import MEASURED, TRUTH, Knowledge
 from pilot.research.sim.metrics import summarize
 from pilot.research.traces.changes import Change, read_changes, still_pool
+from pilot.research.traces.fragments import pool_size
 from pilot.research.traces.workload import WorkloadRow, read_workload
 
 # --- families: the speed-up of n nodes over one ---------------------------------------------------------------------
@@ -235,7 +236,7 @@ def replay(options: Options, run: Run) -> Outcome:
     """Replay one case."""
     setting, hours = SETTINGS[run.setting], options.hours
     changes = _changes(setting, options.files)
-    rows = workload(run, setting.nodes or _mean_nodes(changes, hours), hours, options.files)
+    rows = workload(run, setting.nodes or pool_size(changes, hours * 3600).eq_nodes, hours, options.files)
     know = TRUTH if run.know in (TRUTH, MEASURABLE) else MEASURED
     profile = Profiling(run.know) if run.know in list(Profiling) else Profiling.AUTO
     plan = planners.make(options.planner)
@@ -267,16 +268,6 @@ def _changes(setting: Setting, files: Files) -> list[Change]:
         return [still_pool(setting.nodes)]
     assert files.events is not None
     return read_changes(files.events)
-
-
-def _mean_nodes(changes: Sequence[Change], hours: float) -> float:
-    """The mean size of the pool."""
-    until_s, size, node_s, since_s = hours * 3600, 0, 0.0, 0.0
-    for change in changes:
-        at_s = min(change.time_s, until_s)
-        node_s += size * (at_s - since_s)
-        size, since_s = size + len(change.joined) - len(change.left), at_s
-    return (node_s + size * (until_s - since_s)) / until_s
 
 
 # --- the table ------------------------------------------------------------------------------------------------------

@@ -224,9 +224,12 @@ class Bookkeeping(State):
                 self._studies.share_proof(trainer)
             out += adjust_interval(trainer, self.checkpoint_interval(trainer))
             trainer.usage.count(self.now_s, len(trainer.workers))
-            self.aging.note(self.now_s, trainer, self.config.longest_wait_s)
+            self._note_waiting(trainer)
         self._touched.clear()
         return out
+
+    def _note_waiting(self, trainer: Trainer) -> None:
+        self.aging.note(self.now_s, trainer, self.config.longest_wait_s)
 
     def _reconcile(self, trainer: Trainer) -> list[Command]:
         out: list[Command] = []

@@ -19,7 +19,7 @@ class Forecasting(Planning):
 
     def prognoses(self, now_s: float) -> dict[TrainerId, Prognosis]:
         """The prognosis for each trainer that waits, in the order of submission; none while the pool drains."""
-        there = [trainer for trainer in self._registry.open.values() if not (trainer.held or trainer.shelved)]
+        there = list(self._registry.plannable())
         usable = self.pool.usable - self._studies.reserved
         nodes = self.nodes_seen.expected(usable)
         running = sum(len(trainer.target) >= trainer.spec.min_nodes for trainer in there)

@@ -61,7 +61,11 @@ class Planning(Bookkeeping):
 
     def admitted(self) -> list[Trainer]:
         """The trainers that share the pool now: Pj_max at most, or those that the last plan did not leave out."""
-        there, out = self._considered(), self.plan.first_out if self.plan is not None else None
+        return self._let_in(self._considered())
+
+    def _let_in(self, there: list[Trainer]) -> list[Trainer]:
+        """Those of ``there``, which a problem includes, that the last plan did not leave out."""
+        out = self.plan.first_out if self.plan is not None else None
         waits_from = next((place for place, t in enumerate(there) if t.id == out and not t.target), len(there))
         return there[:waits_from] + [trainer for trainer in there[waits_from:] if trainer.target]
 
@@ -122,9 +126,6 @@ class Planning(Bookkeeping):
         room = max(0, self.parallel_most - len(self.admitted()) - asking)
         return self._studies.offers(min(room, most))
 
-    def _note_waiting(self, trainer: Trainer) -> None:
-        self.aging.note(self.now_s, trainer, self.config.longest_wait_s)
-
     # --- when another plan is needed --------------------------------------------------------------------------------
 
     def _arrived(self, came: Trainer | None) -> list[Command]:
@@ -155,7 +156,7 @@ class Planning(Bookkeeping):
         trainer = self._registry.open.get(trainer_id)
         if trainer is None or trainer_id not in self._touched:
             return
-        if not (trainer.held or trainer.shelved) and trainer.measured.moved:
+        if trainer.plannable and trainer.measured.moved:
             self.outdated = self.outdated or f"trainer {trainer_id} scales differently than assumed"
         if self._curves_due_s() <= self.now_s:
             self._replan = self._replan or self.outdated
@@ -197,7 +198,8 @@ class Planning(Bookkeeping):
 
     def _next_problem(self) -> Problem | None:
         """The problem to solve next; None: no trainer could run, or no decision is due and none can get more."""
-        there, admitted, reserved = self._considered(), self.admitted(), self._studies.reserved
+        there, reserved = self._considered(), self._studies.reserved
+        admitted = self._let_in(there)
         for trainer in there:  # a trial that was promoted waits from now on
             self._note_waiting(trainer)
         free = self.pool.usable - reserved - sum(len(trainer.target) for trainer in there)

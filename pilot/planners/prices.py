@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from pilot.core.curves.curve import Curve
+from pilot.core.curves.curve import Curve, concave_hull
 from pilot.core.plan.problem import Candidate, Plan, PlanStatus, Problem
 from pilot.planners.choice import best_known, plan_of
 
@@ -80,27 +80,17 @@ def values(curve: Curve, counts: Counts) -> Values:
 
 def _hull(c: Candidate, problem: Problem) -> tuple[Counts, Values]:
     """One candidate's steps to its highest gain: their nodes, and what each of these gains."""
-    counts = _turns(c, min(c.max_nodes, problem.nodes))
+    counts = _bends(c, min(c.max_nodes, problem.nodes))
     up, down = (c.value_at(c.current_nodes) * cost_s for cost_s in (c.rescale_up_s, c.rescale_down_s))
     costs = np.where(counts == c.current_nodes, 0.0, np.where(counts > c.current_nodes, up, down))
     gains = problem.t_fwd_s * values(c.value, counts) - costs
-    hull: list[tuple[int, float]] = []
-    for n, gain in zip(counts.tolist(), gains.tolist(), strict=True):
-        while len(hull) > 1 and _lies_below(hull[-2], hull[-1], n, gain):
-            hull.pop()
-        hull.append((n, gain))
-    corners = np.array(hull)
+    corners = np.array(concave_hull(zip(counts.tolist(), gains.tolist(), strict=True)))
     nodes = np.diff(corners[:, 0])
     per_node = np.diff(corners[:, 1]) / nodes
     return nodes[per_node > 0].astype(np.int64), per_node[per_node > 0]
 
 
-def _lies_below(before: tuple[int, float], corner: tuple[int, float], n: int, gain: float) -> bool:
-    """Whether ``corner`` is not above the line from the corner before to (n, gain)."""
-    return (corner[1] - before[1]) * (n - corner[0]) <= (gain - corner[1]) * (corner[0] - before[0])
-
-
-def _turns(c: Candidate, most: int) -> Counts:
+def _bends(c: Candidate, most: int) -> Counts:
     """The allowed counts up to ``most`` between which the gain is linear: see :meth:`Candidate.wants`."""
     bends = np.minimum(c.value.nodes, most)
     tried = np.concatenate((np.floor(bends), np.ceil(bends), (c.min_nodes, most, c.current_nodes), c.sizes))

@@ -82,3 +82,18 @@ class Curve:
     def single_node_rate(self) -> float:
         """The value of one node: at 1 node, or per node at the first measured count above 1."""
         return self.at(1.0)
+
+
+def concave_hull(points: Iterable[tuple[int, float]]) -> list[tuple[int, float]]:
+    """The corners of the concave hull of (nodes, value) ``points``, whose node counts rise strictly."""
+    hull: list[tuple[int, float]] = []
+    for n, value in points:
+        while len(hull) > 1 and _lies_below(hull[-2], hull[-1], n, value):
+            hull.pop()
+        hull.append((n, value))
+    return hull
+
+
+def _lies_below(before: tuple[int, float], corner: tuple[int, float], n: int, value: float) -> bool:
+    """Whether ``corner`` is not above the line from the corner before to (n, value)."""
+    return (corner[1] - before[1]) * (n - corner[0]) <= (value - corner[1]) * (corner[0] - before[0])

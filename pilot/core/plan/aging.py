@@ -39,7 +39,7 @@ class Aging:
 
     def note(self, now_s: float, trainer: Trainer, longest_s: float) -> None:
         """Record whether ``trainer`` waits now. One that is held, shelved or has ended does not."""
-        rests = not trainer.open or bool(trainer.held or trainer.shelved)
+        rests = not (trainer.open and trainer.plannable)
         waits = not rests and len(trainer.target) < trainer.spec.min_nodes
         if waits:
             self.since_s.setdefault(trainer.id, now_s)

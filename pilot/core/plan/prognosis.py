@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 
-from pilot.core.curves.curve import Curve
+from pilot.core.curves.curve import Curve, concave_hull
 from pilot.core.ids import TrainerId
 from pilot.core.plan.problem import Candidate
 
@@ -203,11 +203,7 @@ def _shape(job: Job) -> tuple[Curve, int, int, tuple[int, ...]]:
 def _steps(value: Curve, least: int, most: int, sizes: tuple[int, ...]) -> tuple[tuple[float, int], ...]:
     """The corners of the concave hull of ``value``: what each node gains up to it, and its count."""
     counts = sizes or sorted({least, most, *(n for n in value.counts() if least < n < most)})
-    hull = [(0, 0.0)]
-    for n in counts:
-        while len(hull) > 1 and _gain(hull[-2], hull[-1]) <= _gain(hull[-1], (n, value.at(n))):
-            hull.pop()
-        hull.append((n, value.at(n)))
+    hull = concave_hull([(0, 0.0), *((n, value.at(n)) for n in counts)])
     return tuple((_gain(one, other), other[0]) for one, other in pairwise(hull) if other[1] > one[1])
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 
 from pilot.core.commands import Outcome
 from pilot.core.curves.measured import Measured
@@ -101,17 +102,20 @@ class Registry:
         """Whether a trainer that was asked to stop has just ended."""
         return trainer.outcome is not None and self.open.pop(trainer.id, None) is not None
 
+    def plannable(self) -> Iterator[Trainer]:
+        """Those that are open and that plans may give nodes."""
+        return (trainer for trainer in self.open.values() if trainer.plannable)
+
     def admitted(self, most: int) -> list[Trainer]:
         """The first ``most`` that are open, not held and not shelved (first come, first served, FreeTrain §5.2)."""
-        waiting = (trainer for trainer in self.open.values() if not (trainer.held or trainer.shelved))
-        return [trainer for trainer, _ in zip(waiting, range(most), strict=False)]
+        return list(islice(self.plannable(), most))
 
     def ahead(self, most: int) -> list[Trainer]:
         """The first ``most`` that could be admitted, and those behind them that hold nodes."""
-        able = [trainer for trainer in self.open.values() if not (trainer.held or trainer.shelved)]
+        able = list(self.plannable())
         return able[:most] + [trainer for trainer in able[most:] if trainer.target]
 
     def queued(self, admitted: Sequence[Trainer]) -> list[Trainer]:
         """Those that could be admitted, but are not among ``admitted``."""
         names = {trainer.id for trainer in admitted}
-        return [t for t in self.open.values() if not (t.held or t.shelved or t.id in names)]
+        return [trainer for trainer in self.plannable() if trainer.id not in names]

@@ -165,6 +165,11 @@ class Trainer:
         return self.closing is None and self.outcome is None
 
     @property
+    def plannable(self) -> bool:
+        """Whether plans may give it nodes: it is neither held nor shelved."""
+        return not (self.held or self.shelved)
+
+    @property
     def ended_early(self) -> bool:
         """Whether it has ended, but not because its loop was over."""
         return self.outcome not in (None, Outcome.FINISHED)

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from pilot.core.curves.curve import RATES, Curve, is_rate
+from pilot.core.curves.curve import RATES, Curve, concave_hull, is_rate
 from pilot.core.errors import UserError
 
 
@@ -58,3 +58,9 @@ def test_bad_points_are_refused_in_one_line(points: list[tuple[float, float]], c
     with pytest.raises(UserError, match=complaint) as refused:
         Curve.of(points)
     assert "\n" not in str(refused.value)
+
+
+def test_the_concave_hull_keeps_corners_above_the_lines_between_others() -> None:
+    points = [(0, 0.0), (1, 1.0), (2, 5.0), (3, 6.0), (4, 7.0), (8, 7.0)]
+    assert concave_hull(points) == [points[i] for i in (0, 2, 4, 5)]
+    assert concave_hull(points[:1]) == points[:1]
