@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from pilot.core.ids import Generation, NodeId, PlanId, TrainerId
 from pilot.core.plan.problem import Plan
+from pilot.core.pool.node_type import NodeType
 from pilot.core.study.events import ReservationDue, StudyDue, StudyEvent
 from pilot.core.trainer.proof import ProofState
 from pilot.core.trainer.spec import TrainerSpec
@@ -22,6 +23,7 @@ class PoolChanged:
     deadline_s: float | None = None
     cause: str = ""
     ends: tuple[tuple[NodeId, float | None], ...] = ()  #: when nodes will surely have left (None: no longer known)
+    types: tuple[tuple[NodeId, NodeType], ...] = ()  #: of nodes that joined, where they are known
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ from pilot.rundir.entries import (
 )
 from pilot.rundir.segments import state_digest
 
-FORMAT = 6
+FORMAT = 7
 
 
 class Configured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

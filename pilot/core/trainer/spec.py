@@ -77,6 +77,10 @@ class TrainerSpec:
     known: tuple[MeasuredRate, ...] = ()
     known_from: str = ""  #: that trainer, for users
     check: Checking = Checking.OFF  #: whether its script is checked before it grows
+    types: tuple[str, ...] = ()  #: the types of nodes that it can use; empty: all
+    memory_gb: float = 0.0  #: what it needs of an accelerator, or of a node without any
+    #: how fast it computes on a node of each type, relative to its reference type, if known in advance (replays)
+    speeds: tuple[tuple[str, float], ...] = ()
     unchecked: str = ""  #: why its script cannot be checked where it runs; "": nothing is known to prevent it
 
     def __post_init__(self) -> None:
