@@ -25,6 +25,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.planners import KILOSAMPLES_PER_S, NODES
+from pilot.cli.options import Parallel
+from pilot.cli.research.replay_options import Several
 from pilot.research.sim.sweep import Case, Inputs, Replay, run_sweep
 from pilot.research.traces.changes import Change, read_changes, write_changes
 from pilot.research.traces.fragments import pool_size
@@ -111,10 +113,6 @@ def row(trace: str, replay: Replay, first: Replay) -> Row:
     return Row(trace, most, s.efficiency, work, s.used, s.completed, *hours, longest_s)
 
 
-def _bound(text: str) -> int | None:
-    return None if text == "auto" else int(text)
-
-
 def _table(rows: Sequence[Row]) -> Table:
     table = Table(title="trainers at once")
     for column in ("trace", "bound", "U", "work", "used", "ended", "total, h", "waiting, h", "training, h", "plan, s"):
@@ -136,7 +134,9 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--trainers", type=FILE, help="The trainers of all traces; default: drawn for each.")
 @click.option("--curves", type=FILE, help="Their curves.")
 @click.option("--hours", default=24.0, show_default=True, help="Of each trace.")
-@click.option("--bounds", default="10,35,60,auto", show_default=True, help="The first is the measure.")
+@click.option(
+    "--bounds", type=Several(Parallel()), default="10,35,60,auto", show_default=True, help="The first is the measure."
+)
 @click.option("--seed", default=1, show_default=True, help="Of what is drawn.")
 @click.option("--processes", default=1, show_default=True, help="Replays at once.")
 @click.option("--json", "out", type=click.Path(dir_okay=False, path_type=Path), help="Write the rows to this file.")
@@ -145,7 +145,7 @@ def main(
     trainers: Path | None,
     curves: Path | None,
     hours: float,
-    bounds: str,
+    bounds: tuple[int | None, ...],
     seed: int,
     processes: int,
     out: Path | None,
@@ -161,7 +161,7 @@ def main(
             else:
                 files = trainers, curves
             inputs = Inputs(path, *files, until_s=hours * HOUR_S)
-            found = replays(inputs, [_bound(text) for text in bounds.split(",")], processes)
+            found = replays(inputs, bounds, processes)
             rows += [row(name, replay, found[0]) for replay in found]
             click.echo(f"{name}: {found[0].summary.eq_nodes:.1f} eq nodes", err=True)
     Console(width=120).print(_table(rows))

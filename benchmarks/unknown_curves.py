@@ -30,6 +30,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pilot import planners
+from pilot.cli.options import Sizes
 from pilot.core.config import CoordinatorConfig
 from pilot.core.coordinator import Coordinator
 from pilot.core.curves.curve import Curve
@@ -333,7 +334,7 @@ File = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.command(help=__doc__)
 @click.option("--settings", default=USUAL, callback=_listed(list(SETTINGS)), help=f"Of {', '.join(SETTINGS)}.")
 @click.option("--families", default=",".join(EACH), callback=_listed(EACH), show_default=True)
-@click.option("--seeds", default="1,2,3", show_default=True)
+@click.option("--seeds", type=Sizes(), default="1,2,3", show_default=True)
 @click.option("--know", default="never,auto", callback=_listed(KNOWN), help=f"Of {', '.join(KNOWN)}.")
 @click.option("--hours", default=24.0, show_default=True)
 @click.option("--noise", default=0.03, show_default=True, help="Relative standard deviation of a report.")
@@ -347,7 +348,7 @@ File = click.Path(exists=True, dir_okay=False, path_type=Path)
 def main(
     settings: list[str],
     families: list[str],
-    seeds: str,
+    seeds: tuple[int, ...],
     know: list[str],
     hours: float,
     noise: float,
@@ -366,7 +367,7 @@ def main(
     options = Options(hours, noise, parallel, planner, Files(events, trainers, curves))
     knows = [TRUTH, *know]
     cases = [(setting, family) for setting in settings for family in (families if setting != "pair" else ["-"])]
-    runs = [Run(*case, int(seed), one) for case in cases for seed in seeds.split(",") for one in knows]
+    runs = [Run(*case, seed, one) for case in cases for seed in seeds for one in knows]
     outcomes = dict(zip(runs, _all(partial(replay, options), runs, jobs), strict=True))
     rows = [row_of(*case, outcomes) for case in cases]
     _print(rows, options)
