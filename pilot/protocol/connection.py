@@ -66,6 +66,8 @@ class Connection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version: Annotated[str, Meta(pattern=r"^[!-~]{1,50}\Z")]  #: version of the package that wrote the file
     #: the batch job that ``enrolment`` is bound to; "": any
     job: Annotated[str, Meta(pattern=r"^[ -~]{0,200}\Z")] = ""
+    #: the site's type of nodes for which that job was submitted; "": the site has none
+    node_type: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{0,32}\Z")] = ""
 
     @property
     def address(self) -> tuple[str, int]:

@@ -60,7 +60,8 @@ class Hello(FromAgent, frozen=True):
     ``address`` for MPI; ``job`` and ``restart`` are the batch scheduler's job id and restart count ("" and 0 if there
     is none). Its job ends in ``walltime_s`` seconds: the clocks of hosts are never compared. ``workers`` lists the
     trainers' processes running on it, as (trainer, its uid, generation or 0, step, ready). ``versions`` are those of
-    the agent's interpreter and its packages (see :mod:`pilot.agent.job_environment`).
+    the agent's interpreter and its packages (see :mod:`pilot.agent.job_environment`). The node's hardware is as in
+    :class:`pilot.core.pool.node_type.NodeType`.
     """
 
     pilot: str
@@ -73,6 +74,10 @@ class Hello(FromAgent, frozen=True):
     walltime_s: float | None = None
     workers: list[tuple[Name, Name, Count, Count, bool]] = []
     versions: Versions = {}
+    accelerator: Annotated[str, Meta(max_length=64)] = ""
+    accelerators: Annotated[int, Meta(ge=0, le=1024)] = 0
+    memory_gb: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
+    cores: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
 
 
 class Heartbeat(FromAgent, frozen=True):

@@ -27,6 +27,7 @@ from pilot.service.agents.effects import Effects
 from pilot.service.agents.inbound import Inbound
 from pilot.service.agents.intake import Intake, in_lines
 from pilot.service.agents.node_remarks import VersionsSeen
+from pilot.service.agents.node_types import NodeTypes
 from pilot.service.agents.rejoin import Rejoined
 from pilot.service.agents.roster import Pilot, Roster
 from pilot.service.agents.server import Peer, Server
@@ -76,10 +77,12 @@ class Service:
     _elsewhere: set[str] = field(default_factory=set)
     _trouble: str = ""
     _versions_seen: VersionsSeen = field(default_factory=VersionsSeen)
+    _types: NodeTypes = field(init=False)
 
     def __post_init__(self) -> None:
         driver, parts = self.driver, (self.launches, self.solver, self.sampler)
         self._intake = Intake(driver.core, driver.pending)
+        self._types = NodeTypes(self.site)
         self._inbound = Inbound(driver, self.send)
         self._effects = Effects(self.site, driver, *parts, self.send, self._inbound.rendezvous.have_met)
 
@@ -297,15 +300,15 @@ class Service:
                 log.warning("%s", printable(line))
         self.jobs.registered(hello.job, hello.restart)
         if new:
-            self._joined(now_s, node, hello)
+            self._joined(now_s, node, hello, link.grant.node_type)
         if hello.workers or not new:
             rejoined = Rejoined(self.driver.core, self.driver.pending, node, hello, now_s)
             asyncio.get_running_loop().call_later(SETTLE_S, self._settle, link, rejoined)
 
-    def _joined(self, now_s: float, node: NodeId, hello: wire.Hello) -> None:
+    def _joined(self, now_s: float, node: NodeId, hello: wire.Hello, queue: str) -> None:
         if hello.job:
             self.driver.remark(node=node, job=hello.job)
-        self._coalescer.joined(now_s, node)
+        self._coalescer.joined(now_s, node, self._types.of(hello, queue))
         own_s = None if hello.walltime_s is None else now_s + hello.walltime_s - self.site.grace_s
         known = [end_s for end_s in (own_s, self._on_our_clock(self.jobs.end_s(hello.job))) if end_s is not None]
         if known:

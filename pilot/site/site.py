@@ -44,6 +44,15 @@ PBS_GRACE_S = 8.0
 
 _WALLTIME = re.compile(r"(\d{1,3}):([0-5]\d):([0-5]\d)")
 
+_TYPE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
+
+OF_A_TYPE = frozenset(
+    "partition queue qos account walltime walltime_min guaranteed_s max_jobs max_jobs_scope charge_factor requeue"  # noqa: SIM905  # a list would be one name a line
+    " exclusive scheduler_options select_options notice_signal notice_lead_s cores_per_node launcher launcher_options"
+    " prologue python scratch_dir accelerator memory_gb".split()
+)
+"""The fields in which types of nodes may differ. What nodes of one group must have in common is not among them."""
+
 
 def walltime_seconds(walltime: str) -> int:
     """Return the seconds of ``HH:MM:SS``; ValueError if it is malformed."""
@@ -71,7 +80,7 @@ class SiteMistakes(ValueError):
 class _Checked(msgspec.StructMeta):
     """Has a :class:`Site` check all its arguments before it reports mistakes."""
 
-    def __call__(self, **given: Any) -> Any:
+    def __call__(self, /, **given: Any) -> Any:
         if given.get("scheduler") == "pbspro":
             given = {"grace_s": PBS_GRACE_S, **given}
         values: dict[str, Any] = {}
@@ -138,6 +147,9 @@ class Site(msgspec.Struct, frozen=True, kw_only=True, metaclass=_Checked):
     launcher: Annotated[Launcher, Meta(examples=["srun"])] = "simple"
     launcher_options: Annotated[str, Meta(examples=["--cpu-bind=none"])] = ""
     prologue: Annotated[str, Meta(examples=["module load conda; conda activate base"])] = ""
+    accelerator: Annotated[str, Meta(examples=["A100-SXM4-40GB"])] = ""
+    memory_gb: Annotated[float, Meta(ge=0, examples=[40])] = 0
+    node_types: Annotated[dict[str, dict[str, Any]], Meta(examples=[{"a100": {"partition": "gpuA100x4-preempt"}}])] = {}
     python: Annotated[str, Meta(examples=["/home/me/venv/bin/python"])] | None = None
     scratch_dir: Annotated[str, Meta(examples=["/local/scratch"])] | None = None
     checkpoint_dir: Annotated[str, Meta(examples=["/lus/eagle/projects/abcd/checkpoints"])] | None = None
@@ -195,6 +207,19 @@ class Site(msgspec.Struct, frozen=True, kw_only=True, metaclass=_Checked):
             yield f"{orphan} must not be less than {silent}"
         if self.orphan_s < 2 * self.heartbeat_s:
             yield f"{orphan} must be at least twice {beat}: a heartbeat renews a pilot's lease"
+        for name, fields in self.node_types.items():
+            yield from (f"node_types: {name}: {mistake}" for mistake in self._mistakes_of_type(name, fields))
+
+    def _mistakes_of_type(self, name: str, fields: Mapping[str, Any]) -> Iterator[str]:
+        if not _TYPE_NAME.fullmatch(name):
+            yield "a name has up to 32 letters, digits, _ and -"
+        for field in self.__struct_fields__:
+            if field in fields and field not in OF_A_TYPE:
+                yield f"{field}: it must be the same for all types"
+        try:
+            self.of_type(name)
+        except SiteMistakes as error:
+            yield from error.lines
 
     @property
     def interfaces(self) -> tuple[str, ...]:
@@ -217,6 +242,10 @@ class Site(msgspec.Struct, frozen=True, kw_only=True, metaclass=_Checked):
         """The shortest useful wall time of a pilot; ``walltime_s`` if none is given."""
         return walltime_seconds(self.walltime_min or self.walltime)
 
+    def of_type(self, name: str) -> Site:
+        """Return the site as it is for pilots of the type ``name``, one of ``node_types``."""
+        return Site(**{**msgspec.structs.asdict(self), **self.node_types[name], "node_types": {}})
+
     def replace(self, **changes: Any) -> Site:
         """Return the site with some fields changed, checked again: ``delta.replace(account="abcd-delta-gpu")``."""
         return Site(**{**msgspec.structs.asdict(self), **changes})
@@ -226,7 +255,9 @@ def _value(field: msgspec.structs.FieldInfo, given: Mapping[str, Any]) -> Any:
     """Return the value of ``field``, or its default; :class:`ValueError` or :class:`UserError` if it is wrong."""
     value = given.get(field.name, field.default)
     if value is msgspec.NODEFAULT:
-        raise ValueError("missing")
+        if field.default_factory is msgspec.NODEFAULT:
+            raise ValueError("missing")
+        return field.default_factory()
     try:
         value = msgspec.convert(value, field.type)
     except msgspec.ValidationError as error:

@@ -93,6 +93,8 @@ def test_one_connection_is_one_pilot(live: Pool) -> None:
         {"job": "x" * 300},
         {"restart": 2**60},
         {"pid": -1},
+        {"memory_gb": math.nan},
+        {"accelerator": "x" * 65},
         {"walltime_s": math.nan},
         {"workers": [("t", 2**64 - 1, 0, True)]},
         {"workers": [("t", -1, 0, True)]},
@@ -132,6 +134,13 @@ def test_a_jobs_token_is_private_and_bound_to_its_job(tmp_path: Path) -> None:
     assert admission.objection(grant, hello("12.server.domain"), []) == ""
     assert "is that of job 12" in admission.objection(grant, hello("13"), [])
     assert "is that of job 12" in admission.objection(grant, hello(""), [])
+
+
+def test_it_keeps_the_type_of_its_queue_through_a_restart(tmp_path: Path) -> None:
+    path = Admission(WHERE, tmp_path, 1).issue("a100")
+    grant = Admission(WHERE, tmp_path, 1).grant(load(path).enrolment)
+    assert grant is not None
+    assert grant.node_type == "a100"
 
 
 def test_a_second_living_pilot_with_it_is_refused_unless_the_job_lives_again(tmp_path: Path) -> None:

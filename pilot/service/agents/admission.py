@@ -64,7 +64,7 @@ class Role(enum.Enum):
 class Grant:
     """The rights of one token. ``file`` has a job's own token; ``job`` is "" until it is known. At most ``unnamed_max``
     connections may have shown it without being a pilot's yet; ``joins`` limits how often a pilot joins with it (None:
-    no limit).
+    no limit). ``node_type`` is that of the queue to which the job was submitted.
     """
 
     role: Role
@@ -72,11 +72,12 @@ class Grant:
     job: str = ""
     unnamed_max: int = ENROLLING_MAX
     joins: Allowance | None = None
+    node_type: str = ""
 
     @classmethod
-    def of_job(cls, file: Path, nodes: int, job: str = "") -> Grant:
+    def of_job(cls, file: Path, nodes: int, job: str = "", node_type: str = "") -> Grant:
         """A token of a job of so many nodes."""
-        return cls(Role.PILOT, file, job, nodes + SPARE, Allowance(JOINS_PER_S, 2 * nodes + SPARE, 0.0))
+        return cls(Role.PILOT, file, job, nodes + SPARE, Allowance(JOINS_PER_S, 2 * nodes + SPARE, 0.0), node_type)
 
     def may_join(self, now_s: float) -> bool:
         """Whether one more pilot may join with it now."""
@@ -115,12 +116,12 @@ class Admission:
 
     # --- the jobs' own tokens --------------------------------------------------------------------------------------
 
-    def issue(self) -> Path:
-        """Create a connection file for another job. Called by the thread that submits."""
+    def issue(self, node_type: str = "") -> Path:
+        """Create a connection file for another job, on nodes of this type. Called by the threads that submit."""
         token = new_token()
         path = self.folder / f"{new_token()[:12]}{SUFFIX}"
-        connection.write(path, msgspec.structs.replace(self.where, token="", enrolment=token))
-        self._grants[digest(token)] = Grant.of_job(path, self.nodes_per_pilot)
+        connection.write(path, msgspec.structs.replace(self.where, token="", enrolment=token, node_type=node_type))
+        self._grants[digest(token)] = Grant.of_job(path, self.nodes_per_pilot, "", node_type)
         self._forget_unclaimed()
         return path
 
@@ -146,13 +147,14 @@ class Admission:
         """
         try:
             known = connection.load(path)
-            where = msgspec.structs.replace(self.where, token="", enrolment=known.enrolment, job=known.job)
+            own = {name: getattr(known, name) for name in ("enrolment", "job", "node_type")}
+            where = msgspec.structs.replace(self.where, token="", **own)
             if where != known:
                 connection.write(path, where)
         except (UserError, OSError) as error:
             log.warning("the pilots of %s cannot reconnect: %s", path.name, error)
             return
-        self._grants[digest(where.enrolment)] = Grant.of_job(path, self.nodes_per_pilot, where.job)
+        self._grants[digest(where.enrolment)] = Grant.of_job(path, self.nodes_per_pilot, where.job, where.node_type)
 
     def _forget_unclaimed(self) -> None:
         self._drop(*[key for key, grant in self._of_jobs() if not grant.job][:-UNCLAIMED_MAX])
@@ -162,9 +164,9 @@ class Admission:
 
     def _drop(self, *keys: bytes) -> None:
         for key in keys:
-            file = self._grants.pop(key).file
-            assert file is not None
-            self._later(_remove, file)
+            grant = self._grants.pop(key, None)  # None: another thread, which submits too, has dropped it
+            if grant is not None and grant.file is not None:
+                self._later(_remove, grant.file)
 
     def _later(self, function: Callable[P, None], *arguments: P.args, **named: P.kwargs) -> None:
         """Do it on the disk's thread, so that a slow disk delays nothing else."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from pilot.core.events import Event, GroupBroken, PoolChanged
 from pilot.core.ids import Generation, NodeId, TrainerId
+from pilot.core.pool.node_type import NodeType
 
 GATHER_S = 0.05
 
@@ -20,7 +21,7 @@ GATHER_S = 0.05
 class _Change:
     """A :class:`PoolChanged` that is still growing, with its nodes in order."""
 
-    joined: dict[NodeId, None] = field(default_factory=dict)
+    joined: dict[NodeId, NodeType | None] = field(default_factory=dict)
     noticed: dict[NodeId, float] = field(default_factory=dict)
     lost: dict[NodeId, None] = field(default_factory=dict)
     ends: dict[NodeId, float | None] = field(default_factory=dict)
@@ -32,7 +33,8 @@ class _Change:
     def event(self) -> PoolChanged:
         deadline_s = min(self.noticed.values()) if self.noticed else None
         cause, ends = "; ".join(self.causes), tuple(self.ends.items())
-        return PoolChanged(tuple(self.joined), tuple(self.noticed), tuple(self.lost), deadline_s, cause, ends)
+        types = tuple((node, its) for node, its in self.joined.items() if its is not None and its.name)
+        return PoolChanged(tuple(self.joined), tuple(self.noticed), tuple(self.lost), deadline_s, cause, ends, types)
 
 
 class Coalescer:
@@ -43,9 +45,9 @@ class Coalescer:
         self._changes: list[_Change] = []
         self._broken: dict[tuple[TrainerId, Generation], GroupBroken] = {}
 
-    def joined(self, now_s: float, node: NodeId) -> None:
-        """``node`` registered."""
-        self._change(now_s, node, "registered").joined[node] = None
+    def joined(self, now_s: float, node: NodeId, its: NodeType | None = None) -> None:
+        """``node`` registered, whose type is ``its``, if that is known."""
+        self._change(now_s, node, "registered").joined[node] = its
 
     def noticed(self, now_s: float, node: NodeId, deadline_s: float, cause: str) -> None:
         """``node`` was given notice and lives until ``deadline_s`` at the latest."""

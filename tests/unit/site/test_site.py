@@ -112,3 +112,31 @@ def test_wall_times() -> None:
 )
 def test_a_node_has_a_rail_for_each_interface_and_up_to_four_for_its_gpus(given: dict[str, Any], rails: int) -> None:
     assert Site(name="s", scheduler="slurm", **given).rails_per_node == rails
+
+
+A100 = {"partition": "gpuA100x4", "max_jobs": 8}
+
+
+def test_a_type_of_nodes_is_the_site_with_the_fields_in_which_it_differs() -> None:
+    site = Site(name="x", scheduler="slurm", account="abc", node_types={"a100": A100, "a40": {"partition": "gpuA40x4"}})
+    a100 = site.of_type("a100")
+    assert (a100.partition, a100.max_jobs, a100.account, a100.node_types) == ("gpuA100x4", 8, "abc", {})
+    assert site.replace(account="def").of_type("a40").account == "def"
+
+
+@pytest.mark.parametrize(
+    ("types", "messages"),
+    [
+        ({"a100": {**A100, "max_jobs": 0, "walltime": "x"}}, ["a100: walltime: 'x' is", "a100: max_jobs: expected"]),
+        ({"a100": {"partiton": "p"}}, ["a100: partiton: no such field; did you mean partition?"]),
+        ({"a100": {"ranks_per_node": 4}}, ["a100: ranks_per_node: it must be the same for all types"]),
+        ({"a100": {"self": 1}}, ["a100: self: no such field"]),
+        ({"a100": {"queue": "q"}}, ["a100: queue: Slurm has partitions"]),
+        ({"a100/slow": A100}, ["a100/slow: a name has up to 32 letters"]),
+        ({"a100": {"node_types": {"b": {}}}}, ["a100: node_types: it must be the same for all types"]),
+    ],
+)
+def test_a_mistake_in_a_type_is_told_with_its_name(types: dict[str, object], messages: list[str]) -> None:
+    told = mistakes(node_types=types)
+    assert len(told) == len(messages), told
+    assert all(line.startswith(f"node_types: {start}") for line, start in zip(told, messages, strict=True)), told

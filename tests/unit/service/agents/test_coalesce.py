@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from pilot.core.events import Event, GroupBroken, PoolChanged, Unloaded
+from pilot.core.pool.node_type import NodeType
 from pilot.service.agents.coalesce import GATHER_S, Coalescer
 from tests.unit.service.stage import A, B, C, G, T
 
@@ -29,6 +30,10 @@ UNLOADED = GroupBroken(T, G, "no such folder", A, unloaded=Unloaded.UNREAD)
         (
             lambda g: (g.joined(1.0, A), g.ends(1.0, A, 90.0), g.ends(1.0, B, None)),
             [PoolChanged(joined=(A,), cause="registered", ends=((A, 90.0), (B, None)))],
+        ),
+        (
+            lambda g: (g.joined(1.0, A, NodeType("a100")), g.joined(1.0, B, NodeType("")), g.joined(1.0, C)),
+            [PoolChanged(joined=(A, B, C), cause="registered", types=((A, NodeType("a100")),))],
         ),
         (  # a second fact about a node is a second event
             lambda g: (g.joined(1.0, A), g.joined(1.0, B), g.lost(1.0, A, "killed"), g.lost(1.0, C, "killed")),
