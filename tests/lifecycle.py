@@ -126,6 +126,7 @@ EFFECTS = (
         "if a node was set aside for all, or the rate is now known on the count that a profile measures; or if its "
         "curve was a guess or moved by more than its error, and the last problem is half the forward-looking time old",
     ),
+    Effect(e.SpeedsMeasured, "how fast it computes on each type of nodes, and which nodes are slow for theirs"),
     Effect(e.TrainerFinished, "it closes; its leader's node is busy, and no trainer is to get it", "if it was open"),
     Effect(e.NodeRetried, "the node is no longer set aside", "if it was"),
     Effect(e.NodeCleared, "the node's failures are forgotten", "if something was"),

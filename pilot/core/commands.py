@@ -146,6 +146,15 @@ class SetNodeAside:
 
 
 @dataclass(frozen=True, slots=True)
+class MarkNodeSlow:
+    """``node`` counts as ``slow`` for its type from now on, or no longer. For the log; nothing follows."""
+
+    node: NodeId
+    slow: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class HoldTrainer:
     """``trainer`` gets no nodes until a user releases it. The user is informed; nothing else follows."""
 
@@ -222,6 +231,7 @@ Command = (
     | CheckScript
     | ReleaseNode
     | SetNodeAside
+    | MarkNodeSlow
     | HoldTrainer
     | WarnOfBudget
     | DrainPool

@@ -54,6 +54,7 @@ class CoordinatorConfig:
     #: plans are made at multiples of this (Huawei's f); 0: at every event that changes the problem
     decide_every_s: float = 0.0
     packing: Packing | None = None  #: chooses the order in which growing trainers take free nodes; None: as submitted
+    typed: bool = False  #: the planner can tell types of nodes apart; otherwise all nodes count as alike
     timed: bool = False  #: problems include how long trainers have trained and what is left, for planners that use it
     priors: Priors = ON_SUMMIT  #: how trainers are expected to scale until those of the pool have been measured
 

@@ -69,6 +69,8 @@ class Coordinator(Forecasting):
                 out = self._about_trainer(event)
                 self._note_outdated(event.trainer)
                 return out
+            case events.SpeedsMeasured():
+                return []
             case events.PoolChanged():
                 return self._pool_changed(event)
             case events.TrainerSubmitted():

@@ -170,6 +170,7 @@ class WorkerExited:
     detail: str = ""
     #: class and line of the script's exception, if it is surely the script's should it come on two nodes; "": otherwise
     origin: str = ""
+    out_of_memory: bool = False  #: for lack of memory, its accelerator's or its node's
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,6 +319,16 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
+class SpeedsMeasured:
+    """How fast the members of a group compute, from their ranks' own times; at most one per trainer and 30 s."""
+
+    trainer: TrainerId
+    generation: Generation
+    per_s: tuple[tuple[NodeId, float], ...]  #: samples per second of computing, without waiting for others
+    equal_shares: bool = False  #: each gets the same share of a step's samples, however fast it is
+
+
+@dataclass(frozen=True, slots=True)
 class TrainerFinished:
     """The script's loop ended on all ranks and its final checkpoint is published (or it keeps none)."""
 
@@ -389,4 +400,4 @@ TimeEvent = (
 PoolEvent = PoolChanged | PoolReopened | DrainRequested | EntriesLost | NodeCleared | PlanReady | PlanFailed
 ArrivalEvent = TrainerSubmitted | TrainerResumed | TrainerReleased
 EndEvent = TrainerCancelled | TrainerHeld | TrainerFinished | TrainerRemoved
-Event = PoolEvent | ArrivalEvent | EndEvent | TrainerEvent | TimeEvent | StudyEvent
+Event = PoolEvent | ArrivalEvent | EndEvent | TrainerEvent | SpeedsMeasured | TimeEvent | StudyEvent

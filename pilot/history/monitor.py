@@ -185,6 +185,8 @@ class Monitor:
             case commands.SetNodeAside():
                 text = f"{command.node} was set aside: {headline(command.reason)}"
                 self.remark(self.now_s, {"text": text, "trainer": command.trainer or ""})
+            case commands.MarkNodeSlow():
+                self.remark(self.now_s, {"text": command.reason, "trainer": ""})
             case commands.HoldTrainer():
                 self.remark(self.now_s, {"text": f"it is {command.reason}", "trainer": command.trainer})
             case commands.WarnOfBudget():

@@ -194,6 +194,8 @@ class Story:
                 whom = command.trainer or "all trainers"
                 text = f"{command.node} is set aside for {whom}: {headline(command.reason)}"
                 yield Topic.NODE, text, command.trainer, [command.node]
+            case commands.MarkNodeSlow():
+                yield Topic.NODE, command.reason, None, [command.node]
             case commands.HoldTrainer():
                 yield Topic.TRAINER, command.reason, command.trainer, ()
             case commands.WarnOfBudget():

@@ -160,6 +160,8 @@ class World:
                 assert command.until_s > self.now_s, "a node is set aside for no time"
                 aside = {(node, trainer) for node, trainer, _ in self.core.blame.set_aside()}
                 assert (command.node, command.trainer) in aside, "it is not set aside"
+            case commands.MarkNodeSlow():
+                assert command.slow is (command.node in self.core.pool.slow)
             case commands.HoldTrainer():
                 assert self.core.trainers[command.trainer].held == command.reason
             case commands.WarnOfBudget():

@@ -29,6 +29,9 @@ class PoolChange:
         """Record ``event``; groups that cannot continue are dissolved at once."""
         went = [n for n in event.lost if self._lose(n)]
         came = [n for n in event.joined if self._pool.join(n)]
+        for node, of in event.types:
+            if node in self._pool:
+                self._pool.know_type(node, of)
         stays = [n for n, at_s in event.ends if self._stays_longer(n, at_s)]
         for node, at_s in event.ends:
             self._pool.know_end(node, at_s)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pilot.core.ids import TrainerId
+
 
 @dataclass(frozen=True, slots=True)
 class NodeType:
@@ -15,3 +17,30 @@ class NodeType:
     memory_gb: float = 0.0  #: of one accelerator, or of the node if it has none; 0: not known
     cores: int = 0  #: 0: not known
     charge_factor: float = 1.0  #: node-hours charged per hour
+
+
+@dataclass(frozen=True, slots=True)
+class SlowNode:
+    """It counts as slow since ``since_s``: it did ``share`` of what its type does, as ``trainer`` measured."""
+
+    since_s: float
+    share: float
+    trainer: TrainerId
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """From when to when."""
+
+    since_s: float
+    last_s: float
+
+
+def kind_of(name: str, *, slow: bool) -> str:
+    """The type ``name`` as problems count it; no type's own name has a slash."""
+    return f"{name}/slow" if slow else name
+
+
+def type_of(kind: str) -> str:
+    """The name of the type that a problem counts as ``kind``."""
+    return kind.partition("/")[0]

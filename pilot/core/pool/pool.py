@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any
 
 from pilot.core.ids import NodeId, TrainerId, natural_key
 from pilot.core.pool.evidence import SetAside
+from pilot.core.pool.node_type import NodeType, SlowNode, Span, kind_of
 from pilot.core.pool.topology import Topology
 
 NodeOrder = Callable[[NodeId, int], Any]
@@ -47,6 +48,10 @@ class PoolState:
     occupant: dict[NodeId, TrainerId] = field(default_factory=dict)
     ends: dict[NodeId, float] = field(default_factory=dict)  #: when nodes will surely have left, if known
     busy: dict[NodeId, None] = field(default_factory=dict)  #: nodes on which a script runs on after its loop
+    types: dict[str, NodeType] = field(default_factory=dict)  #: those seen so far, by name
+    type_of: dict[NodeId, str] = field(default_factory=dict)  #: the nodes' types; one without an entry has none ("")
+    slow: dict[NodeId, SlowNode] = field(default_factory=dict)  #: nodes that count as slow for their type
+    contradicted: dict[NodeId, Span] = field(default_factory=dict)  #: measurements differ from what ``slow`` says
 
 
 class Pool(PoolState):
@@ -127,8 +132,19 @@ class Pool(PoolState):
         self.owner.pop(node, None)
         self.occupant.pop(node, None)
         self.ends.pop(node, None)
-        self.busy.pop(node, None)
+        for known in (self.busy, self.type_of, self.slow, self.contradicted):
+            known.pop(node, None)
         return True
+
+    def know_type(self, node: NodeId, of: NodeType) -> None:
+        """Record the type of ``node``. What is known of a type is what its newest node has, but the least memory."""
+        known = self.types.get(of.name, of)
+        least_gb = min(filter(None, (known.memory_gb, of.memory_gb)), default=0.0)
+        self.types[of.name], self.type_of[node] = replace(of, memory_gb=least_gb), of.name
+
+    def kind_of(self, node: NodeId) -> str:
+        """The type of ``node`` as problems count it: slow nodes are a type of their own."""
+        return kind_of(self.type_of.get(node, ""), slow=node in self.slow)
 
     def know_end(self, node: NodeId, at_s: float | None) -> None:
         """Record that ``node`` will have left at ``at_s``; None: no longer known."""

@@ -243,6 +243,7 @@ class Simulation:
                 commands.DissolveGroup()
                 | commands.SetCheckpointInterval()
                 | commands.SetNodeAside()
+                | commands.MarkNodeSlow()
                 | commands.HoldTrainer()
                 | commands.WarnOfBudget()
                 | commands.CloseTrainer()

@@ -105,7 +105,7 @@ class Effects:
                 self.launches.forget(command.trainer)
             case commands.AskTrial() | commands.TellTrial():
                 self.sampler.perform(command)
-            case commands.SetNodeAside() | commands.HoldTrainer() | commands.WarnOfBudget():
+            case commands.SetNodeAside() | commands.MarkNodeSlow() | commands.HoldTrainer() | commands.WarnOfBudget():
                 pass  # for people: the driver has logged it
             case _:
                 assert_never(command)
