@@ -7,8 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
+from operator import gt, mul, sub
 
 from pilot.core.curves.curve import Curve
+from pilot.core.curves.mixed import mixed_rate
 from pilot.core.ids import TrainerId
 from pilot.research.traces.workload import TrainerEnd, WorkloadRow
 
@@ -32,11 +34,15 @@ class Cost:
 
 FREE = Cost()
 
+Counts = tuple[int, ...]
+"""Nodes of each of the trace's types; of one type if they are all alike."""
+
 
 @dataclass(slots=True)
 class Account:
     """One trainer's progress: ``done`` samples at ``since_s``, then ``rate`` a second after ``paused_until_s``.
 
+    ``speeds``: how fast it computes on a node of each type, relative to its reference type, for which its curve holds.
     ``later``: when another rate takes over, if more nodes take effect with a delay. ``changes``: its node counts, each
     with the time from which it holds. ``interruptions``: how often it was stopped while it trained. ``ended_s``: when
     it ended in any way.
@@ -44,9 +50,10 @@ class Account:
 
     submission: WorkloadRow
     admitted_s: float
+    speeds: tuple[float, ...] = (1.0,)
     curve: Curve = field(init=False)
     done: float = 0.0
-    nodes: int = 0
+    held: Counts = ()
     rate: float = 0.0
     since_s: float = 0.0
     paused_until_s: float = -math.inf
@@ -58,6 +65,12 @@ class Account:
     def __post_init__(self) -> None:
         self.curve = self.submission.spec.curve or Curve.proportional()
         self.since_s = self.admitted_s
+        self.held = (0,) * len(self.speeds)
+
+    @property
+    def nodes(self) -> int:
+        """How many it has."""
+        return sum(self.held)
 
     @property
     def trainer(self) -> TrainerId:
@@ -99,40 +112,60 @@ class Account:
     def is_done(self) -> bool:
         return self.done >= self.submission.samples and self.submission.ending is not TrainerEnd.HANGS
 
-    def rescale(self, accounting: Accounting, lost: int, nodes: int, delay_s: float = 0.0) -> Cost:
-        """From now on ``nodes`` nodes; ``lost`` of those before were preempted, the plan did the rest.
+    def rescale(self, accounting: Accounting, lost: Counts, held: Counts, delay_s: float = 0.0) -> Cost:
+        """From now on it has ``held``; ``lost`` of those before were preempted, the plan did the rest.
 
         What makes it faster does so ``delay_s`` later; until then it continues as before (Huawei §5.5).
         """
-        if not lost and nodes == self.nodes:
+        if not any(lost) and held == self.held:
             return FREE
+        left = tuple(map(sub, self.held, lost))
         pay = self._charge if accounting is Accounting.PAPER else self._pause
-        cost = pay(lost, nodes)
+        cost = pay(any(lost), left, held)
         self.interruptions += self.rate > 0
-        if nodes != self.nodes:
+        if (nodes := sum(held)) != self.nodes:
             self.changes.append((self.since_s, nodes))
-        before, after = min(self.rate, self._rate(self.nodes - lost)), self._rate(nodes)
+        before, after = min(self.rate, self.rate_on(left)), self.rate_on(held)
         self.later = (self.since_s + delay_s, after) if delay_s and after > before else None
-        self.nodes, self.rate = nodes, after if self.later is None else before
+        self.held, self.rate = held, after if self.later is None else before
         return cost
 
-    def _rate(self, nodes: int) -> float:
-        return self.curve.at(nodes) if nodes >= self.submission.spec.min_nodes else 0.0
+    def rate_on(self, held: Counts) -> float:
+        """Samples per second on these nodes (:mod:`pilot.core.curves.mixed`)."""
+        if sum(held) < self.submission.spec.min_nodes:
+            return 0.0
+        return group_rate(self.curve, held, self.speeds, self.submission.equal_shares)
 
-    def _charge(self, lost: int, nodes: int) -> Cost:
-        spec, left = self.submission.spec, self.nodes - lost
+    def _charge(self, lost: bool, left: Counts, held: Counts) -> Cost:
+        spec = self.submission.spec
         preemption = spec.rescale_down_s * self.rate if lost else 0.0
-        seconds = spec.rescale_up_s if nodes > left else spec.rescale_down_s if nodes < left else 0.0
-        cost = Cost(preemption, seconds * self._rate(left))
+        seconds = spec.rescale_up_s if _grows(left, held) else spec.rescale_down_s if left != held else 0.0
+        cost = Cost(preemption, seconds * self.rate_on(left))
         self.done -= cost.preemption + cost.rescale
         return cost
 
-    def _pause(self, lost: int, nodes: int) -> Cost:
-        spec, grows = self.submission.spec, nodes > self.nodes - lost
+    def _pause(self, lost: bool, left: Counts, held: Counts) -> Cost:
+        spec, grows = self.submission.spec, _grows(left, held)
         seconds = spec.rescale_up_s if grows else spec.rescale_down_s
         self.paused_until_s = max(self.paused_until_s, self.since_s + seconds)
-        samples = seconds * self._rate(nodes)
+        samples = seconds * self.rate_on(held)
         return Cost(rescale=samples) if grows or not lost else Cost(preemption=samples)
+
+
+def group_rate(curve: Curve, held: Counts, speeds: Sequence[float], equal_shares: bool = False) -> float:
+    """Samples per second of a trainer on these nodes, by its curve on nodes of its reference type. With equal shares
+    the slowest node decides."""
+    nodes = sum(held)
+    if equal_shares:
+        effective = nodes * min((speed for n, speed in zip(held, speeds, strict=True) if n), default=1.0)
+    else:
+        effective = sum(map(mul, held, speeds))
+    return curve.at(nodes) if effective == nodes else mixed_rate(curve, nodes, effective)
+
+
+def _grows(left: Counts, held: Counts) -> bool:
+    """Whether nodes of any type are new: they must be given the state."""
+    return any(map(gt, held, left))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ trainer's nodes. Trainers whose curves the core does not know report their rates
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from random import Random
@@ -19,16 +19,17 @@ from pilot.core import commands, events
 from pilot.core.commands import Command, Solve
 from pilot.core.coordinator import Coordinator
 from pilot.core.events import Event, Progress
-from pilot.core.ids import TrainerId
+from pilot.core.ids import NodeId, TrainerId
 from pilot.core.plan.problem import Plan, Problem
+from pilot.core.pool.node_type import NodeType
 from pilot.core.study.events import TrialAsked, TrialTold
 from pilot.core.trainer.proof import ProofState
 from pilot.research.gpu_packing import GpuNodes
-from pilot.research.sim.accounting import Account, Accounting
+from pilot.research.sim.accounting import Account, Accounting, Counts
 from pilot.research.sim.knowledge import MEASURED, TRUE_CURVES, Knowledge
 from pilot.research.sim.records import Moment, Records
 from pilot.research.sim.reports import Reports
-from pilot.research.traces.changes import Change
+from pilot.research.traces.changes import Change, types_of
 from pilot.research.traces.workload import TrainerEnd, WorkloadRow
 
 
@@ -73,6 +74,10 @@ class Simulation:
         self.now_s = 0.0
         self.records = Records()
         self.accounts: dict[TrainerId, Account] = {}
+        of_node = types_of(changes)
+        types = {of.name: of for of in of_node.values()}
+        self._types = tuple(types.values()) or (NodeType(""),)
+        self._type = {node: list(types).index(of.name) for node, of in of_node.items()}
         self._planner = planner
         self._changes = deque(change for change in changes if change.time_s < config.until_s)
         self._submissions = deque(submissions)
@@ -139,7 +144,9 @@ class Simulation:
 
     def _events(self, change: Change) -> list[Event]:
         """The events that the core gets at this time."""
-        changed = events.PoolChanged(change.joined, lost=change.left, cause="trace", ends=change.ends)
+        changed = events.PoolChanged(
+            change.joined, lost=change.left, cause="trace", ends=change.ends, types=change.types
+        )
         pool = [changed] if change.joined or change.left else []
         waits = not pool and self.config.completions is Completions.AT_NODE_EVENTS
         if waits and min(self.core.due_s(), self._reports.due_s()) > self.now_s:
@@ -179,10 +186,22 @@ class Simulation:
             submitted.append(events.TrainerSubmitted(self.config.knowledge.spec(self._submissions.popleft())))
         return submitted
 
-    def _lost(self, change: Change) -> Counter[TrainerId]:
-        """How many nodes each trainer loses."""
-        owner = self.core.pool.owner
-        return Counter(owner[node] for node in change.left if node in owner)
+    def _lost(self, change: Change) -> dict[TrainerId, list[NodeId]]:
+        """The nodes that each trainer loses."""
+        lost = dict[TrainerId, list[NodeId]]()
+        for node in change.left:
+            if (owner := self.core.pool.owner.get(node)) is not None:
+                lost.setdefault(owner, []).append(node)
+        return lost
+
+    def _by_type(self, nodes: Collection[NodeId]) -> Counts:
+        """How many of ``nodes`` are of each type."""
+        if len(self._types) == 1:
+            return (len(nodes),)
+        counts = [0] * len(self._types)
+        for node in nodes:
+            counts[self._type.get(node, 0)] += 1
+        return tuple(counts)
 
     # --- commands -------------------------------------------------------------------------------------------------
 
@@ -254,7 +273,7 @@ class Simulation:
 
     # --- accounts -------------------------------------------------------------------------------------------------
 
-    def _account(self, change: Change, lost: Mapping[TrainerId, int], gained: float) -> None:
+    def _account(self, change: Change, lost: Mapping[TrainerId, Sequence[NodeId]], gained: float) -> None:
         """Charge the cost of each trainer's net change of nodes, and record the moment."""
         self._open_accounts()
         preemption = rescale = 0.0
@@ -262,13 +281,14 @@ class Simulation:
         profiled = 0
         for trainer_id, account in self._running.items():
             group = self.core.trainers[trainer_id].group
-            nodes = len(group.members) if group is not None else 0
+            held = self._by_type(group.members if group is not None else ())
             if self.config.knowledge.know == MEASURED:
                 self._reports.expect(self.now_s, self.core.trainers[trainer_id])
                 if (pin := self.core.trainers[trainer_id].profile.pin) is not None:
                     pins[trainer_id] = pin
-                    profiled += nodes
-            cost = account.rescale(self.config.accounting, lost.get(trainer_id, 0), nodes, self.config.scale_up_delay_s)
+                    profiled += sum(held)
+            gone = self._by_type(lost.get(trainer_id, ()))
+            cost = account.rescale(self.config.accounting, gone, held, self.config.scale_up_delay_s)
             weight = self.records.weight(account.submission)
             preemption += cost.preemption * weight
             rescale += cost.rescale * weight
@@ -276,6 +296,7 @@ class Simulation:
             Moment(
                 time_s=self.now_s,
                 pool=len(self.core.pool),
+                pool_types=self._by_type(self.core.pool.numbers),
                 used=sum(account.nodes for account in self._running.values()),
                 joined=len(change.joined),
                 left=len(change.left),
@@ -286,7 +307,7 @@ class Simulation:
                 profiled=profiled,
                 profiling=rescale if pins != self._pins else 0.0,
             ),
-            [account.submission for account in self._running.values()],
+            list(self._running.values()),
             self.core.idle(),
         )
         self._pins = pins
@@ -300,7 +321,8 @@ class Simulation:
     def _open_accounts(self) -> None:
         for trainer in self.core.admitted():
             if trainer.id not in self._running and not self.core.undecided(trainer):
-                account = Account(self._by_id[trainer.id], self.now_s)
+                row = self._by_id[trainer.id]
+                account = Account(row, self.now_s, row.speeds_on(self._types))
                 self._running[trainer.id] = self.accounts[trainer.id] = account
 
     def _finish_at(self, end_s: float) -> None:

@@ -6,15 +6,16 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 import numpy as np
 
+from pilot.core.curves.curve import Curve
 from pilot.core.ids import TrainerId
 from pilot.core.plan.problem import Candidate, Problem
 from pilot.planners import make, prices
-from pilot.research.sim.accounting import Account, Accounting, times_of
+from pilot.research.sim.accounting import Account, Accounting, Counts, group_rate, times_of
 from pilot.research.sim.records import Admitted, Kind, Records
 from pilot.research.traces.fragments import Floats
 
@@ -23,11 +24,14 @@ BIN_S = 6 * 3600.0
 
 U_IN_WORDS = (
     "U = A_e / A_s. A_e is the work done, less what rescaling cost. "
-    "A_s is the work of the same trainers on eq_nodes dedicated nodes: at each time the trainers that share the pool "
+    "A_s is the work of the same trainers on eq_nodes dedicated nodes (of each type, if there are several): at each "
+    "time the trainers that share the pool "
     "then, at their best total rate, without rescaling. Work is counted in {unit}."
 )
-BestRate = Callable[[Admitted, float], float]
-"""The best total rate of trainers on a number of nodes."""
+Nodes = Sequence[float]
+"""A number of nodes of each type."""
+BestRate = Callable[[Admitted, Nodes], float]
+"""The best total rate of trainers on some nodes."""
 
 NO_TRAINER = "the lack of trainers"
 """The bound on pools in which nobody trains."""
@@ -155,7 +159,7 @@ def summarize(
         submitted=submitted,
         completed=sum(account.completed for account in accounts.values()),
         interruptions=_mean([account.interruptions for account in accounts.values()]) or 0.0,
-        to_oracle_s=to_oracle_s(columns, records.admitted, accounts.values(), meter.best_rate),
+        to_oracle_s=to_oracle_s(columns, meter.pools, records.admitted, accounts.values(), meter.best_rate),
         profile_node_s=float(columns["profiled"] @ spans),
         profile_cost=float(columns["profiling"].sum()) * scale,
         six_hours=tuple(_bins(meter, columns, charged, end_s)),
@@ -180,7 +184,9 @@ class IntegralMeter:
         self._records = records
         self._time_s = np.array([moment.time_s for moment in records.moments])
         self._pool = np.array([moment.pool for moment in records.moments], dtype=float)
-        self._best: dict[tuple[Admitted, int], float] = {}
+        columns = [moment.pool_types or (moment.pool,) for moment in records.moments]
+        self.pools = np.array(columns, dtype=float, ndmin=2)
+        self._best: dict[tuple[Admitted, Counts], float] = {}
         self._plan = make("dp", limit_s=math.inf)
         curves = {kind.curve for kind in records.curves}
         only = next(iter(records.curves.values())) if len(curves) == 1 else None
@@ -211,9 +217,15 @@ class IntegralMeter:
 
     def static_work(self, start_s: float, end_s: float) -> float:
         """A_s over [start_s, end_s): the work of the same trainers on dedicated nodes."""
-        return self._static_work(self.spans(start_s, end_s), self.eq_nodes(start_s, end_s), self.best_rate)
+        spans = self.spans(start_s, end_s)
+        return self._static_work(spans, self._mean_nodes(spans, end_s - start_s), self.best_rate)
 
-    def _static_work(self, spans: Floats, nodes: float, rate: BestRate) -> float:
+    def _mean_nodes(self, spans: Floats, length_s: float) -> Nodes:
+        """The mean number of nodes of each type over ``spans``, which are ``length_s`` in total."""
+        seconds: list[float] = [float(column @ spans) for column in self.pools.T]
+        return [s / length_s if length_s > 0 else 0.0 for s in seconds]
+
+    def _static_work(self, spans: Floats, nodes: Nodes, rate: BestRate) -> float:
         held_s = dict[Admitted, float]()
         for span_s, admitted in zip(spans, self._records.admitted, strict=True):
             if span_s > 0:
@@ -224,38 +236,68 @@ class IntegralMeter:
         """U over the parts of ``spans`` in which trainers shared the pool: all ``work`` was done there."""
         busy = spans * [bool(admitted) for admitted in self._records.admitted]
         busy_s = float(busy.sum())
+        each = self._mean_nodes(busy, busy_s)
         nodes = float(self._pool @ busy) / busy_s if busy_s else 0.0
-        static = self._static_work(busy, nodes, self.best_rate)
+        static = self._static_work(busy, each, self.best_rate)
         most = max((kind.min_nodes for kind in self._records.curves), default=0)
-        unfair = most > nodes or work > static * (1 + 1e-9)
-        shared = self._static_work(busy, nodes, self._shared_rate) if unfair else 0.0
+        unfair = len(each) == 1 and (most > nodes or work > static * (1 + 1e-9))
+        shared = self._static_work(busy, each, self._shared_rate) if unfair else 0.0
         u, shared_u = (work / total if total else None for total in (static, shared))
         return Working(busy_s / 3600, nodes, u, shared_u, most)
 
-    def best_rate(self, admitted: Admitted, nodes: float) -> float:
-        """The best total rate of ``admitted`` on ``nodes`` nodes; linear between integers."""
-        count = math.floor(nodes)
-        low, high = self._best_rate(admitted, count), self._best_rate(admitted, count + 1)
-        return low + (high - low) * (nodes - count)
+    def best_rate(self, admitted: Admitted, nodes: Nodes) -> float:
+        """The best total rate of ``admitted`` on ``nodes`` nodes of each type; linear between integers: one more node
+        of each type comes in turn, that with the largest fraction first."""
+        counts = [math.floor(n) for n in nodes]
+        rate = low = self._best_rate(admitted, tuple(counts))
+        for place in sorted(range(len(counts)), key=lambda place: math.floor(nodes[place]) - nodes[place]):
+            fraction = nodes[place] - counts[place]
+            counts[place] += 1
+            high = self._best_rate(admitted, tuple(counts)) if fraction else low
+            rate, low = rate + (high - low) * fraction, high
+        return rate
 
-    def _best_rate(self, admitted: Admitted, nodes: int) -> float:
+    def _best_rate(self, admitted: Admitted, nodes: Counts) -> float:
         if (admitted, nodes) not in self._best:
-            self._best[admitted, nodes] = self._plan(Problem(nodes, 1.0, self._candidates(admitted))).objective
+            problem = Problem(sum(nodes), 1.0, self._candidates(admitted, len(nodes)))
+            if len(nodes) > 1:
+                problem = replace(problem, types=tuple(map(str, range(len(nodes)))), types_nodes=nodes)
+            self._best[admitted, nodes] = self._rate(admitted, problem)
         return self._best[admitted, nodes]
 
-    def _shared_rate(self, admitted: Admitted, nodes: float) -> float:
+    def _rate(self, admitted: Admitted, problem: Problem) -> float:
+        """The total rate of the best plan."""
+        plan = self._plan(problem)
+        if not problem.types:
+            return plan.objective
+        kinds = (kind for kind, count in admitted for _ in range(count))
+        return sum(
+            group_rate(c.value, held, kind.speeds, kind.equal_shares)
+            for kind, c, (_, held) in zip(kinds, problem.candidates, plan.by_type, strict=True)
+            if sum(held) >= kind.min_nodes
+        )
+
+    def _shared_rate(self, admitted: Admitted, nodes: Nodes) -> float:
         """The best mean total rate on ``nodes`` nodes on average, at most as many at a time as the pool ever had."""
         most = int(self._pool.max())
         problem = Problem(most, 1.0, self._candidates(admitted))
-        return prices.relaxed(problem, prices.steps_of(problem), nodes)
+        return prices.relaxed(problem, prices.steps_of(problem), nodes[0])
 
-    def _candidates(self, admitted: Admitted) -> tuple[Candidate, ...]:
+    def _candidates(self, admitted: Admitted, types: int = 1) -> tuple[Candidate, ...]:
         trainers = [kind for kind, count in admitted for _ in range(count)]
-        return tuple(self._candidate(index, kind) for index, kind in enumerate(trainers))
+        made = (self._candidate(index, kind) for index, kind in enumerate(trainers))
+        if types == 1:
+            return tuple(made)
+        return tuple(
+            replace(c, held=(0,) * types, speeds=kind.speeds, one_type=kind.equal_shares)
+            for c, kind in zip(made, trainers, strict=True)
+        )
 
     def _candidate(self, index: int, kind: Kind) -> Candidate:
         curve = self._records.curves[kind]
         value = curve.scaled(1.0 / curve.single_node_rate())
+        if len(kind.speeds) == 1 and kind.speeds != (1.0,):
+            value = Curve.of((n, group_rate(value, (n,), kind.speeds)) for n in value.counts())
         return Candidate(TrainerId(f"{index}"), 0, kind.min_nodes, kind.max_nodes, value, 0.0, 0.0, kind.sizes)
 
 
@@ -308,22 +350,26 @@ GOOD = 0.9
 
 
 def to_oracle_s(
-    columns: Mapping[str, Floats], admitted: Sequence[Admitted], accounts: Iterable[Account], best: BestRate
+    columns: Mapping[str, Floats],
+    pools: Floats,
+    admitted: Sequence[Admitted],
+    accounts: Iterable[Account],
+    best: BestRate,
 ) -> float | None:
     """Seconds from a trainer's admission until the total rate is :data:`GOOD` of what an oracle would get from the
     available nodes: the best division, at once and at no cost. The mean of all trainers; None: there is none.
 
     A trainer after which that rate is not reached counts until the end.
     """
-    time_s, pool = columns["time_s"], columns["pool"]
+    time_s = columns["time_s"]
     rates = columns["gained"][1:] / np.maximum(np.diff(time_s), 1e-12)
     waits = []
     for account in accounts:
         first = int(np.searchsorted(time_s, account.admitted_s))
-        reached = (at for at in range(first, len(rates)) if _good(rates[at], pool[at], admitted[at], best))
+        reached = (at for at in range(first, len(rates)) if _good(rates[at], pools[at].tolist(), admitted[at], best))
         waits.append(float(time_s[next(reached, -1)]) - account.admitted_s)
     return _mean(waits)
 
 
-def _good(rate: float, pool: float, admitted: Admitted, best: BestRate) -> bool:
-    return pool > 0 and rate >= GOOD * best(admitted, pool)
+def _good(rate: float, pool: Nodes, admitted: Admitted, best: BestRate) -> bool:
+    return any(pool) and rate >= GOOD * best(admitted, pool)

@@ -10,6 +10,7 @@ import numpy as np
 from pilot.core.curves.curve import Curve
 from pilot.core.plan.idle import Idle
 from pilot.core.plan.problem import Plan, PlanStatus, Problem
+from pilot.research.sim.accounting import Account
 from pilot.research.traces.fragments import Floats
 from pilot.research.traces.workload import WorkloadRow
 
@@ -22,6 +23,8 @@ class Kind:
     min_nodes: int
     max_nodes: int
     sizes: tuple[int, ...] = ()
+    speeds: tuple[float, ...] = (1.0,)  #: on a node of each of the trace's types; 0: it cannot use them
+    equal_shares: bool = False
 
 
 Admitted = tuple[tuple[Kind, int], ...]
@@ -35,7 +38,8 @@ class Moment:
     ``gained`` is the work done since the moment before; ``preemption`` and ``rescale`` are the costs of this moment's
     changes, all three in node-seconds at the speed of one node. ``used`` nodes train, of ``pool``; ``profiled`` of them
     under profiles. ``profiling`` is the part of ``rescale`` that was paid as a profile began, continued or ended.
-    ``spread``: if a unit of the pool is a GPU, the nodes that trainers span beyond the minimum.
+    ``spread``: if a unit of the pool is a GPU, the nodes that trainers span beyond the minimum. ``pool_types``: how
+    many nodes of the pool are of each type.
     """
 
     time_s: float
@@ -49,6 +53,7 @@ class Moment:
     spread: int = 0
     profiled: int = 0
     profiling: float = 0.0
+    pool_types: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,21 +82,21 @@ class Records:
         self._weights: dict[int, float] = {}
 
     def weight(self, submission: WorkloadRow) -> float:
-        """Work per sample: node-seconds that one node takes for it."""
+        """Work per sample: node-seconds that one node of its reference type takes for it."""
         weight = self._weights.get(submission.curve)
         if weight is None:
             curve = submission.spec.curve or Curve.proportional()
             weight = self._weights[submission.curve] = 1.0 / curve.single_node_rate()
         return weight
 
-    def add(self, moment: Moment, running: Sequence[WorkloadRow], idle: Idle | None) -> None:
+    def add(self, moment: Moment, running: Sequence[Account], idle: Idle | None) -> None:
         """Record a settled moment, the trainers that share the pool from then on, and the nodes that a bound leaves
         idle."""
         counts: dict[Kind, int] = {}
-        for submission in running:
-            spec = submission.spec
-            kind = Kind(submission.curve, spec.min_nodes, spec.max_nodes, spec.sizes)
-            self.curves.setdefault(kind, submission.spec.curve or Curve.proportional())
+        for account in running:
+            row, spec = account.submission, account.submission.spec
+            kind = Kind(row.curve, spec.min_nodes, spec.max_nodes, spec.sizes, account.speeds, row.equal_shares)
+            self.curves.setdefault(kind, account.curve)
             counts[kind] = counts.get(kind, 0) + 1
         self.moments.append(moment)
         self.admitted.append(tuple(sorted(counts.items())))
@@ -104,5 +109,5 @@ class Records:
 
     def columns(self) -> dict[str, Floats]:
         """The moments by column."""
-        names = [field.name for field in fields(Moment)]
+        names = [field.name for field in fields(Moment) if field.name != "pool_types"]
         return {name: np.array([getattr(moment, name) for moment in self.moments], dtype=float) for name in names}

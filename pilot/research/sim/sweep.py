@@ -34,7 +34,7 @@ from pilot.research.sim.knowledge import TRUTH, Knowledge, ReadCurves, objective
 from pilot.research.sim.metrics import U_IN_WORDS, Summary, summarize
 from pilot.research.sim.records import SolveRecord
 from pilot.research.sim.remarks import remarks
-from pilot.research.traces.changes import Change, read_changes, still_pool, with_ends
+from pilot.research.traces.changes import Change, read_changes, still_pool, types_of, with_ends, with_types
 from pilot.research.traces.fragments import Floats
 from pilot.research.traces.workload import Mishaps, WorkloadRow, befallen, read_curves, read_workload
 from pilot.site.hostlist import NodePattern
@@ -206,7 +206,7 @@ def _only(changes: Sequence[Change], inputs: Inputs) -> list[Change]:
     matches = NodePattern.read(inputs.only_nodes).matches
     parts = [Change(c.time_s, tuple(filter(matches, c.joined)), tuple(filter(matches, c.left))) for c in changes]
     if found := [part for part in parts if part.joined or part.left]:
-        return found
+        return with_types(found, types_of(changes))
     raise UserError(f"{inputs.events}: it has no node that matches --only-nodes {inputs.only_nodes}")
 
 

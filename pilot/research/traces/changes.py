@@ -4,30 +4,35 @@ known in advance, as from a scheduler's plans.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from random import Random
 
 from pilot.core.errors import UserError
-from pilot.core.ids import NodeId
+from pilot.core.ids import NodeId, natural_key
+from pilot.core.pool.node_type import NodeType
 from pilot.research.traces.text_files import bad_input, number, read_lines, read_records, write_text
 
 HEADER = ("time_s", "node", "event")
+TYPE, MEMORY = "type", "memory_gb"
+"""Optional columns of nodes that join: the type's name, and the memory of an accelerator."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
     """Nodes that joined and left the pool at the same time, in the file's order: one event (FreeTrain §2.1).
 
-    ``ends``: when nodes that joined will leave, if that is known (:func:`with_ends`).
+    ``ends``: when nodes that joined will leave, if that is known (:func:`with_ends`). ``types``: those of nodes that
+    joined, if they are known.
     """
 
     time_s: float
     joined: tuple[NodeId, ...] = ()
     left: tuple[NodeId, ...] = ()
     ends: tuple[tuple[NodeId, float], ...] = ()
+    types: tuple[tuple[NodeId, NodeType], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +41,7 @@ class _Row:
     time_s: float
     node: NodeId
     joins: bool
+    type: NodeType | None
 
 
 def stream_changes(path: Path) -> Iterator[Change]:
@@ -64,14 +70,39 @@ def still_pool(nodes: int) -> Change:
 
 def write_changes(path: Path, changes: Iterable[Change]) -> None:
     """Write a trace, gzipped if the name ends in ``.gz``; the same changes give the same bytes."""
-    write_text(path, ",".join(HEADER) + "\n" + "".join(format_change(change) for change in changes))
+    changes = list(changes)
+    header = (*HEADER, TYPE, MEMORY) if any(change.types for change in changes) else HEADER
+    write_text(path, ",".join(header) + "\n" + "".join(map(format_change, changes)))
 
 
 def format_change(change: Change) -> str:
     """The rows of one change, leaves first."""
-    time = seconds_text(change.time_s)
+    time, types = seconds_text(change.time_s), {node: f",{of.name},{of.memory_gb:g}" for node, of in change.types}
     rows = [f"{time},{node},leave\n" for node in change.left]
-    return "".join(rows + [f"{time},{node},join\n" for node in change.joined])
+    return "".join(rows + [f"{time},{node},join{types.get(node, '')}\n" for node in change.joined])
+
+
+def types_of(changes: Iterable[Change]) -> dict[NodeId, NodeType]:
+    """The types of all nodes that have one."""
+    return {node: of for change in changes for node, of in change.types}
+
+
+def with_types(changes: Iterable[Change], types: Mapping[NodeId, NodeType]) -> list[Change]:
+    """``changes`` in which the nodes that join have these types."""
+    return [replace(c, types=tuple((node, types[node]) for node in c.joined if node in types)) for c in changes]
+
+
+def in_blocks(changes: Sequence[Change], shares: Mapping[str, float]) -> list[Change]:
+    """``changes`` whose nodes, in the order of their names, are divided into one block for each type, of these shares:
+    neighbours are alike."""
+    nodes = sorted({node for change in changes for node in change.joined}, key=natural_key)
+    types, first, share = dict[NodeId, NodeType](), 0, 0.0
+    for name, its_share in shares.items():
+        share += its_share
+        last = round(len(nodes) * share / sum(shares.values()))
+        types |= dict.fromkeys(nodes[first:last], NodeType(name))
+        first = last
+    return with_types(changes, types)
 
 
 def seconds_text(seconds: float) -> str:
@@ -80,15 +111,16 @@ def seconds_text(seconds: float) -> str:
 
 
 def _rows(path: Path) -> Iterator[_Row]:
-    header_seen, last_s = False, 0.0
+    header: Sequence[str] = ()
+    last_s = 0.0
     for line, fields in read_records(path, _with_blank_comments(path)):
         if not fields:
             continue
-        if not header_seen:
+        if not header:
             _check_header(path, line, fields)
-            header_seen = True
+            header = fields
             continue
-        row = _row(path, line, fields)
+        row = _row(path, line, header, fields)
         if row.time_s < last_s:
             raise bad_input(
                 path, row.line, f"times must not go back: {row.time_s:g} s after {last_s:g} s; sort the file"
@@ -104,19 +136,22 @@ def _with_blank_comments(path: Path) -> Iterator[str]:
 
 
 def _check_header(path: Path, line: int, fields: Sequence[str]) -> None:
-    if tuple(fields) != HEADER:
+    if tuple(fields[:3]) != HEADER or not set(fields[3:]) <= {TYPE, MEMORY} or len(set(fields)) < len(fields):
         raise bad_input(path, line, f"expected the header {','.join(HEADER)}, found {','.join(fields)}")
 
 
-def _row(path: Path, line: int, fields: Sequence[str]) -> _Row:
-    if len(fields) != len(HEADER):
-        raise bad_input(path, line, f"expected {len(HEADER)} columns ({','.join(HEADER)}), found {len(fields)}")
-    time, node, event = fields
+def _row(path: Path, line: int, header: Sequence[str], fields: Sequence[str]) -> _Row:
+    if not len(HEADER) <= len(fields) <= len(header):
+        raise bad_input(path, line, f"expected {len(header)} columns ({','.join(header)}), found {len(fields)}")
+    time, node, event = fields[:3]
     if not node:
         raise bad_input(path, line, "the node has no name")
     if event not in ("join", "leave"):
         raise bad_input(path, line, f"the event must be join or leave, found {event!r}")
-    return _Row(line, number(path, line, "time_s", time), NodeId(node), event == "join")
+    extra = dict(zip(header[3:], fields[3:], strict=False))
+    memory_gb = number(path, line, MEMORY, extra.get(MEMORY) or "0")
+    of = NodeType(extra[TYPE], memory_gb=memory_gb) if extra.get(TYPE) else None
+    return _Row(line, number(path, line, "time_s", time), NodeId(node), event == "join", of)
 
 
 def _change(path: Path, time_s: float, rows: Sequence[_Row], pool: set[NodeId]) -> Change:
@@ -134,7 +169,8 @@ def _change(path: Path, time_s: float, rows: Sequence[_Row], pool: set[NodeId]) 
     left = tuple(row.node for row in rows if not row.joins)
     pool.difference_update(left)
     pool.update(joined)
-    return Change(time_s, joined, left)
+    types = tuple((row.node, row.type) for row in rows if row.joins and row.type is not None)
+    return Change(time_s, joined, left, types=types)
 
 
 def with_ends(changes: Sequence[Change], share: float, seed: int) -> list[Change]:

@@ -15,6 +15,7 @@ from typing import Any
 from pilot.core.curves.curve import Curve
 from pilot.core.errors import UserError
 from pilot.core.ids import TrainerId
+from pilot.core.pool.node_type import NodeType
 from pilot.core.trainer.spec import TrainerSpec, listed
 from pilot.research.traces.text_files import bad_input, number, read_lines, read_records
 
@@ -26,6 +27,11 @@ SIZES = "sizes"
 
 BUDGET = "budget"
 """An optional column: the node-hours after which the trainer stops; default: no limit."""
+
+SPEEDS, TYPES, MEMORY, SHARES = "speeds", "types", "memory_gb", "shares"
+"""Optional columns, for pools of several types: how fast it computes on a node of each (``a100=1 v100=0.5``; default:
+1 on all), which of them it can use (default: all), what it needs of an accelerator, and ``equal`` if all its nodes get
+the same share of the samples."""
 
 COLUMNS = ("trainer", "submit_s", "min_nodes", "max_nodes", "rescale_up_s", "rescale_down_s", "samples", "curve")
 
@@ -53,6 +59,16 @@ class WorkloadRow:
     )
     curve: int  #: index of its scaling curve in the curves file; trainers that share one are of the same kind
     ending: TrainerEnd = TrainerEnd.FINISHES  #: how it ends then
+    equal_shares: bool = False  #: its slowest node decides how fast all compute
+
+    def speeds_on(self, types: Sequence[NodeType]) -> tuple[float, ...]:
+        """How fast it computes on a node of each type; 0: it cannot use them. Raises UserError if it has speeds, but
+        not on all that it can use."""
+        spec, known = self.spec, dict(self.spec.speeds)
+        usable = [t for t in types if (not spec.types or t.name in spec.types) and not 0 < t.memory_gb < spec.memory_gb]
+        if known and (unknown := [t.name for t in usable if t.name not in known]):
+            raise UserError(f"trainer {spec.trainer} has no speed on nodes of type {unknown[0]}")
+        return tuple(known.get(t.name, 1.0) if t in usable else 0.0 for t in types)
 
     def rescaled(self, factor: float) -> WorkloadRow:
         """The same trainer with its rescale costs multiplied by ``factor`` (FreeTrain §5.4.2)."""
@@ -118,6 +134,15 @@ class _Row:
         except ValueError:
             raise self.bad(f"{SIZES} must be whole numbers separated by spaces, got {text!r}") from None
 
+    def words(self, column: str) -> tuple[str, ...]:
+        return tuple((self.fields.get(column) or "").split())
+
+    def speeds(self) -> tuple[tuple[str, float], ...]:
+        pairs = [word.partition("=") for word in self.words(SPEEDS)]
+        return tuple(
+            (name, number(self.path, self.line, f"the speed on {name}", s, least=1e-6)) for name, _, s in pairs
+        )
+
     def bad(self, message: str) -> UserError:
         return bad_input(self.path, self.line, message)
 
@@ -171,7 +196,10 @@ def _submission(row: _Row, curves: Sequence[tuple[Curve, Curve | None]]) -> Work
     index = row.integer("curve")
     if index >= len(curves):
         raise row.bad(f"curve {index} is unknown; the curves file has 0 to {len(curves) - 1}")
-    return WorkloadRow(_spec(row, *curves[index]), row.number("submit_s"), row.number("samples"), index)
+    if (shares := row.words(SHARES)) not in ((), ("equal",)):
+        raise row.bad(f"{SHARES} must be empty or equal, got {' '.join(shares)}")
+    spec = _spec(row, *curves[index])
+    return WorkloadRow(spec, row.number("submit_s"), row.number("samples"), index, equal_shares=bool(shares))
 
 
 def _spec(row: _Row, rate: Curve, objective: Curve | None) -> TrainerSpec:
@@ -193,6 +221,9 @@ def _spec(row: _Row, rate: Curve, objective: Curve | None) -> TrainerSpec:
             sizes=row.sizes(),
             budget_node_hours=budget,
             samples=row.number("samples"),
+            types=row.words(TYPES),
+            memory_gb=row.number(MEMORY) if row.fields.get(MEMORY) else 0.0,
+            speeds=row.speeds(),
         )
     except UserError as error:  # its numbers contradict each other
         raise row.bad(str(error)) from None

@@ -13,6 +13,7 @@ from pilot.core.coordinator import Coordinator
 from pilot.core.curves.curve import Curve
 from pilot.core.ids import NodeId, TrainerId
 from pilot.core.plan.problem import Plan, Problem
+from pilot.core.pool.node_type import NodeType
 from pilot.core.trainer.spec import TrainerSpec
 from pilot.planners import dp, make
 from pilot.research.sim.accounting import Accounting
@@ -51,6 +52,14 @@ def test_a_trainer_runs_from_its_first_node_until_its_samples_are_done() -> None
     simulation = simulate([Change(100.0, joined=(A, B))], [submission("t", 200.0)])
     assert finished(simulation) == {"t": 200.0}
     assert simulation.core.trainers[TrainerId("t")].outcome == "finished"
+
+
+def test_nodes_of_two_types_train_at_their_speeds() -> None:
+    types = ((A, NodeType("fast")), (B, NodeType("slow")))
+    row = submission("t", 150.0, speeds=(("fast", 1.0), ("slow", 0.5)))
+    simulation = simulate([Change(0.0, joined=(A, B), types=types), Change(500.0, left=(A,))], [row])
+    assert finished(simulation) == {"t": pytest.approx(100.0)}
+    assert [moment.pool_types for moment in simulation.records.moments][:2] == [(1, 1), (1, 1)]
 
 
 def test_a_trainer_is_there_once_a_plan_lets_it_share_the_pool() -> None:

@@ -59,7 +59,7 @@ def test_the_static_rate_of_the_summit_week() -> None:
     records = Records()
     records.curves[Kind(0, 1, 64)] = SHUFFLENET
     meter = IntegralMeter(records)
-    rate = meter.best_rate(((Kind(0, 1, 64), 10),), 85.0942)
+    rate = meter.best_rate(((Kind(0, 1, 64), 10),), (85.0942,))
     assert rate * meter.scale * 168 * 3600 == pytest.approx(1.3038e11, rel=1e-4)
 
 
