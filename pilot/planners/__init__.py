@@ -26,13 +26,14 @@ class _Entry:
     options: Mapping[str, object] = field(default_factory=dict)
     solver: bool = False  #: whether it uses a solver
     timed: bool = False  #: whether it needs to know how long trainers have trained, and how much work they have left
+    typed: bool = False  #: whether it can tell types of nodes apart
     objective: str = "scaling-efficiency"  #: the one that it maximises by default
 
 
 _HORIZON = "pilot.research.planners.rolling_horizon"
 _PLANNERS = {
-    "milp": _Entry("pilot.planners.milp", solver=True),
-    "dp": _Entry("pilot.planners.dp"),
+    "milp": _Entry("pilot.planners.milp", solver=True, typed=True),
+    "dp": _Entry("pilot.planners.dp", typed=True),
     "equal-share": _Entry("pilot.planners.choice"),
     "flotilla": _Entry("pilot.research.planners.flotilla", objective="throughput"),  # its pace is in samples per second
     "rolling-horizon": _Entry(_HORIZON, solver=True, timed=True),
@@ -47,6 +48,9 @@ SOLVERS = ("cbc", "glpk", "highs")
 
 TIMED = frozenset(name for name, entry in _PLANNERS.items() if entry.timed)
 """The planners that need to know how long trainers have trained, and how much work they have left."""
+
+TYPED = frozenset(name for name, entry in _PLANNERS.items() if entry.typed)
+"""The planners that can tell types of nodes apart."""
 
 
 def usual_objective(name: str) -> str:
@@ -68,7 +72,8 @@ def make(name: str = NAMES[0], solver: str = SOLVERS[0], limit_s: float = 10.0) 
     Raises
     ------
     UserError
-        If there is no such planner or solver, or the solver is not installed.
+        If there is no such planner or solver, or the solver is not installed; from the planner, if it is given several
+        types of nodes that it cannot tell apart.
     """
     entry = _entry(name)
     options: dict[str, object] = {"limit_s": limit_s}
@@ -76,8 +81,9 @@ def make(name: str = NAMES[0], solver: str = SOLVERS[0], limit_s: float = 10.0) 
         import_module("pilot.planners.solvers").find(solver)
         options["solver"] = solver
     planner = partial(import_module(entry.module).plan, **options, **entry.options)
-    planner = partial(_with_pins, planner=partial(_answer, planner))
-    return partial(_sharing, planner=partial(_with_turns, planner=planner))
+    answer = partial(_answer, planner)
+    one_type = partial(_with_turns, planner=partial(_with_pins, planner=answer))
+    return partial(_sharing, planner=partial(_of_types, name=name, one_type=one_type, several=answer))
 
 
 def _sharing(problem: Problem, planner: Callable[[Problem], Plan]) -> Plan:
@@ -86,6 +92,15 @@ def _sharing(problem: Problem, planner: Callable[[Problem], Plan]) -> Plan:
         return planner(problem)
     made: Plan = import_module("pilot.planners.admission").plan(problem, planner)
     return made
+
+
+def _of_types(
+    problem: Problem, name: str, one_type: Callable[[Problem], Plan], several: Callable[[Problem], Plan]
+) -> Plan:
+    """The plan of ``one_type``, or of ``several``, which itself honours pins and lets those run that must."""
+    if problem.types and name not in TYPED:
+        raise UserError(f"--planner {name} cannot tell types of nodes apart; use {' or '.join(sorted(TYPED))}")
+    return several(problem) if problem.types else one_type(problem)
 
 
 def _answer(planner: Callable[[Problem], Plan], problem: Problem) -> Plan:

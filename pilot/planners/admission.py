@@ -5,6 +5,7 @@ worth :attr:`Problem.queue_share` of the whole queue. The worth is the optimum o
 nodes now, and each start was charged its R_up (eq. 16 itself charges a start from 0 nodes nothing). So the prefix
 depends on the pool and the queue, not on who runs: else a pool whose nodes come one by one would never be worth another
 trainer. The dynamic programme of :mod:`pilot.planners.dp`, run forwards, values all prefixes in one pass.
+Nodes of several types count alike in the worth of a prefix; the plan for it tells them apart.
 
 An idle node is of use to nobody: if the next that waits could start on those left over, the prefix is longer. Trainers
 that hold nodes, that must run, or that are pinned, are always planned for: only the objective takes their nodes, which
@@ -68,7 +69,10 @@ def _could_start(problem: Problem, length: int, made: Plan) -> bool:
     if made.first_out is None or made.status is PlanStatus.KEPT:
         return False
     left_over = problem.nodes - sum(made.as_dict().values()) + sum(dict(made.ending).values())
-    return any(_waits(c) and c.min_nodes <= left_over for c in problem.candidates[length:])
+    used = map(sum, zip(*(nodes for _, nodes in made.by_type), strict=True))
+    of_type = tuple(there - nodes for there, nodes in zip(problem.types_nodes, used, strict=False))
+    room = ((c, c.usable(of_type) if of_type else left_over) for c in problem.candidates[length:])
+    return any(_waits(c) and c.min_nodes <= nodes for c, nodes in room)
 
 
 def _prefix(problem: Problem) -> int:

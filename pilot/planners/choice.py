@@ -17,7 +17,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from pilot.core.plan.problem import Candidate, Plan, PlanStatus, Problem
+from pilot.core.plan.problem import ByType, Candidate, Plan, PlanStatus, Problem, fits_in
 
 
 def plan(problem: Problem, limit_s: float = math.inf) -> Plan:  # noqa: ARG001  # the planners' signature
@@ -57,8 +57,21 @@ def plan_of(
     return Plan(status, tuple(named.items()), value, gap, planner, ending=tuple(late.items()))
 
 
+def plan_by_type(
+    problem: Problem, nodes: Sequence[ByType], status: PlanStatus, gap: float | None, planner: str
+) -> Plan:
+    """The plan that gives the i-th candidate ``nodes[i]`` of each type, with its objective."""
+    by_type = {c.trainer: of_type for c, of_type in zip(problem.candidates, nodes, strict=True)}
+    counts = tuple((trainer, sum(of_type)) for trainer, of_type in by_type.items())
+    return Plan(status, counts, problem.objective_on(by_type), gap, planner, by_type=tuple(by_type.items()))
+
+
 def can_stay(problem: Problem) -> bool:
     """Whether the allocation may stay as it is. Nodes that are parked (fewer than ``min_nodes``) may stay parked."""
+    if problem.types:
+        waits = (c.current_nodes < c.min_nodes and not c.must_run and c.pin is None for c in problem.candidates)
+        allowed = (parked or c.allows_on(c.held) for parked, c in zip(waits, problem.candidates, strict=True))
+        return all(allowed) and fits_in((c.held for c in problem.candidates), problem.types_nodes)
     held = [c.current_nodes for c in problem.candidates]
     parked = (c.current_nodes < c.min_nodes and not c.must_run for c in problem.candidates)
     allowed = (c.allows(c.current_nodes) for c in problem.candidates)
@@ -68,11 +81,16 @@ def can_stay(problem: Problem) -> bool:
 def best_known(problem: Problem, incumbents: Sequence[Plan], bound: float | None, planner: str) -> Plan:
     """The best incumbent if it is better than the current allocation, else that one (FreeTrain §3.6).
 
-    Staying is impossible if the pool has fewer nodes than are held: then the equal share is an incumbent, too. Of equal
-    incumbents the first wins; ``bound`` is an upper bound of all plans' objectives, None if unknown.
+    Staying is impossible if the pool has fewer nodes than are held: then the equal share is an incumbent, too, unless
+    there are several types, for which ``incumbents`` has a plan. Of equal incumbents the first wins; ``bound`` is an
+    upper bound of all plans' objectives, None if unknown.
     """
     plans = [replace(plan, status=PlanStatus.INCUMBENT) for plan in incumbents]
-    if can_stay(problem):
+    if problem.types:
+        if can_stay(problem):
+            now_by_type = [c.held for c in problem.candidates]
+            plans.insert(0, plan_by_type(problem, now_by_type, PlanStatus.KEPT, None, planner))
+    elif can_stay(problem):
         now = [c.current_nodes for c in problem.candidates]
         plans.insert(0, plan_of(problem, now, PlanStatus.KEPT, None, planner))
     else:

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from pilot.core.curves.curve import Curve
 from pilot.core.plan.problem import Candidate, Plan, PlanStatus, Problem
-from pilot.planners import prices
+from pilot.planners import mixed_prices, prices
 from pilot.planners.choice import NO_GAIN, plan_of
 
 _DIGITS = 12
@@ -56,14 +56,17 @@ Gain = tuple[Curve, int, int, int, float, float, float, tuple[int, ...]]
 
 
 def plan(problem: Problem, limit_s: float = math.inf) -> Plan:
-    """The optimal plan; the one by prices if ``limit_s`` does not suffice."""
+    """The optimal plan; the one by prices if ``limit_s`` does not suffice, or there are several types."""
     started_s = time.monotonic()
     made = incumbent(problem, started_s + limit_s)
     return replace(made, solve_s=time.monotonic() - started_s)
 
 
 def incumbent(problem: Problem, deadline_s: float) -> Plan:
-    """The optimal plan; where that would take longer than until ``deadline_s``, the one by prices, at once."""
+    """The optimal plan; where that would take longer than until ``deadline_s``, or there are several types, the one by
+    prices, at once."""
+    if problem.types:
+        return mixed_prices.plan(problem, "dp")
     made = None
     if additions(problem) <= ADDITIONS_PER_S * (deadline_s - time.monotonic()):
         made = optimum(problem, deadline_s)

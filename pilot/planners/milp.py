@@ -81,6 +81,8 @@ def plan(problem: Problem, limit_s: float, solver: str = "cbc", formulation: For
     started_s = time.monotonic()
     deadline_s = started_s + limit_s
     incumbent = dp.incumbent(problem, started_s + INCUMBENT_SHARE * limit_s)
+    if problem.types:
+        return replace(incumbent, planner=formulation.planner)
     outcome = SolveOutcome()
     if not any(c.most_within(problem.nodes) for c in problem.candidates):
         outcome = SolveOutcome(proved=True, counts=[0] * len(problem.candidates))

@@ -1,6 +1,7 @@
 """Between two scheduled decisions, waiting trainers get idle nodes (Huawei §2, §5.1).
 
 The first waiting trainer gets as many idle nodes as it can use, then the next one. No other trainer's nodes change.
+Of several types of nodes it gets those on which it is fastest.
 """
 
 from __future__ import annotations
@@ -10,43 +11,52 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from pilot.core.ids import TrainerId
-from pilot.core.plan.problem import Plan, PlanStatus, Problem
+from pilot.core.plan.problem import ByType, Plan, PlanStatus, Problem
 
 
-def filled(problem: Problem, held: Mapping[TrainerId, int]) -> dict[TrainerId, int]:
-    """The new counts, given those that are ``held``. A parked trainer counts as waiting, and its nodes are not idle;
-    its count is 0 if it cannot get more.
+def filled(problem: Problem, held: Mapping[TrainerId, ByType]) -> dict[TrainerId, ByType]:
+    """The new nodes by type, given those that are ``held``. A parked trainer counts as waiting, and its nodes are not
+    idle; it has none if it cannot get more.
     """
-    counts, idle = _running(problem, held), problem.nodes - sum(held.values())
+    given, idle = _running(problem, held), problem.types_nodes
+    for nodes in held.values():
+        idle = _less(idle, nodes)
     for candidate in problem.candidates:
         now = held[candidate.trainer]
-        if now < candidate.min_nodes and (most := candidate.most_within(now + idle)):
-            counts[candidate.trainer], idle = most, idle - (most - now)
-    return counts
+        most = candidate.most_of(_less(idle, now, -1)) if sum(now) < candidate.min_nodes else now
+        if most != now and any(most):
+            given[candidate.trainer], idle = most, _less(idle, _less(most, now))
+    return given
 
 
-def _running(problem: Problem, held: Mapping[TrainerId, int]) -> dict[TrainerId, int]:
-    return {c.trainer: held[c.trainer] if held[c.trainer] >= c.min_nodes else 0 for c in problem.candidates}
+def _less(nodes: ByType, taken: ByType, sign: int = 1) -> ByType:
+    return tuple(n - sign * t for n, t in zip(nodes, taken, strict=True))
 
 
-def staying(problem: Problem) -> dict[TrainerId, int]:
+def _running(problem: Problem, held: Mapping[TrainerId, ByType]) -> dict[TrainerId, ByType]:
+    nothing = (0,) * len(problem.types)
+    runs = {c.trainer: sum(held[c.trainer]) >= c.min_nodes for c in problem.candidates}
+    return {trainer: held[trainer] if there else nothing for trainer, there in runs.items()}
+
+
+def staying(problem: Problem) -> dict[TrainerId, ByType]:
     """The nodes that each trainer keeps: if some were lost, those submitted last go without."""
-    counts: dict[TrainerId, int] = {}
-    left = problem.nodes
+    given, left = dict[TrainerId, ByType](), problem.types_nodes
     for c in problem.candidates:
-        stays = min(c.current_nodes, left)
-        counts[c.trainer] = stays if c.current_nodes < c.min_nodes else c.most_within(stays)
-        left -= counts[c.trainer]
-    return counts
+        stays = tuple(min(held, there) for held, there in zip(c.held, left, strict=True))
+        given[c.trainer] = stays if c.current_nodes < c.min_nodes else c.most_of(stays)
+        left = _less(left, given[c.trainer])
+    return given
 
 
 def interim(problem: Problem) -> Problem | None:
     """Return the problem to solve between two decisions; None if no trainer can get more and all pins hold. Turns begin
     with decisions."""
     problem = replace(problem, candidates=tuple(replace(c, must_run=False) for c in problem.candidates))
-    held = problem.kept()
     pinned = all(c.pin is None or c.pin == c.current_nodes for c in problem.candidates)
-    asks = not pinned or filled(problem, held) != _running(problem, held)
+    typed = problem.with_types()
+    held = typed.kept_by_type()
+    asks = not pinned or filled(typed, held) != _running(typed, held)
     return replace(problem, between=True) if asks else None
 
 
@@ -57,5 +67,9 @@ def next_due_s(decided_s: float, every_s: float) -> float:
 
 def plan(problem: Problem) -> Plan:
     """The plan between two decisions, the same for all planners."""
-    counts = filled(problem, staying(problem))
-    return Plan(PlanStatus.INCUMBENT, tuple(counts.items()), problem.objective(counts), None, "in-between")
+    typed = problem.with_types()
+    by_type = filled(typed, staying(typed))
+    counts = {trainer: sum(nodes) for trainer, nodes in by_type.items()}
+    worth = problem.objective_on(by_type) if problem.types else problem.objective(counts)
+    given = tuple(by_type.items()) if problem.types else ()
+    return Plan(PlanStatus.INCUMBENT, tuple(counts.items()), worth, None, "in-between", by_type=given)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import MappingProxyType
 
@@ -13,6 +13,9 @@ from pilot.core.pool.losses import NO_LOSS, LossRate
 from pilot.core.trainer.spec import largest_fitting
 
 NOBODY: Mapping[TrainerId, int] = MappingProxyType({})
+
+ByType = tuple[int, ...]
+"""x_jk: a trainer's nodes of each of the problem's types, in their order."""
 
 UNSAID_STEP_S = 300.0
 """How long a plan is assumed to hold if every event causes a new one: Huawei's five minutes."""
@@ -81,6 +84,46 @@ class Candidate:
         most = largest_fitting(self.sizes, min(nodes, self.max_nodes))
         return most if self.allows(most) else 0
 
+    def effective(self, by_type: ByType) -> float:
+        """e: as many nodes of its reference type compute as fast as these of several types, whose shares even out."""
+        return sum(speed * nodes for speed, nodes in zip(self.speeds, by_type, strict=True))
+
+    def value_on(self, by_type: ByType) -> float:
+        """O_j(e), what planners take nodes of several types for (:mod:`pilot.core.curves.mixed` has the rate)."""
+        return self.value.at(self.effective(by_type)) if sum(by_type) >= self.min_nodes else 0.0
+
+    def rescale_on_s(self, by_type: ByType) -> float:
+        """R_j of a change from ``held``: the longer one if it gets nodes of one type and gives back some of another."""
+        changes = [nodes - held for nodes, held in zip(by_type, self.held, strict=True)]
+        up_s, down_s = self.rescale_up_s if max(changes) > 0 else 0.0, self.rescale_down_s if min(changes) < 0 else 0.0
+        return max(up_s, down_s)
+
+    def gain_on(self, by_type: ByType, t_fwd_s: float) -> float:
+        """:meth:`gain` on nodes of several types."""
+        return t_fwd_s * self.value_on(by_type) - self.value_on(self.held) * self.rescale_on_s(by_type)
+
+    def usable(self, by_type: ByType) -> int:
+        """How many of these nodes it could have together; of one type where all its nodes must be."""
+        fit = [nodes for speed, nodes in zip(self.speeds, by_type, strict=True) if speed > 0]
+        return max(fit, default=0) if self.one_type else sum(fit)
+
+    def allows_on(self, by_type: ByType) -> bool:
+        """Whether a plan may give these nodes: their number, and only types that it can use."""
+        return self.allows(sum(by_type)) and min(by_type) >= 0 and self.usable(by_type) == sum(by_type)
+
+    def most_of(self, by_type: ByType) -> ByType:
+        """The largest number of these nodes that a plan may give, of the types on which it is fastest."""
+        types = sorted(range(len(by_type)), key=lambda k: -self.speeds[k])
+        found = []
+        for some in [[k] for k in types] if self.one_type else [types]:
+            given = [0] * len(by_type)
+            missing = self.most_within(sum(by_type[k] for k in some if self.speeds[k] > 0))
+            for k in some:
+                given[k] = min(missing, by_type[k]) if self.speeds[k] > 0 else 0
+                missing -= given[k]
+            found.append(tuple(given))
+        return max(found, key=self.value_on)
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:
@@ -130,6 +173,40 @@ class Problem:
     def kept(self) -> dict[TrainerId, int]:
         """The current counts, which stay in force if no better plan is known."""
         return {c.trainer: c.current_nodes for c in self.candidates}
+
+    def objective_on(self, by_type: Mapping[TrainerId, ByType]) -> float:
+        """What plans for several types maximise: eq. 16 with O_j(e). A trainer that is missing gets nothing."""
+        none = (0,) * len(self.types)
+        return sum(c.gain_on(by_type.get(c.trainer, none), self.t_fwd_s) for c in self.candidates)
+
+    def feasible_on(self, by_type: Mapping[TrainerId, ByType]) -> bool:
+        """Whether each trainer may have its nodes, and there are enough of each type."""
+        none = (0,) * len(self.types)
+        given = [by_type.get(c.trainer, none) for c in self.candidates]
+        enough = fits_in(given, self.types_nodes)
+        return enough and all(c.allows_on(nodes) for c, nodes in zip(self.candidates, given, strict=True))
+
+    def permits(self, plan: Plan) -> bool:
+        """Whether ``plan`` is feasible, with one type or several."""
+        if self.types:
+            return self.feasible_on(dict(plan.by_type))
+        return self.feasible(plan.as_dict(), dict(plan.ending))
+
+    def with_types(self) -> Problem:
+        """The same problem; if all nodes are alike, with them as its only type."""
+        if self.types:
+            return self
+        alike = (replace(c, held=(c.current_nodes,), speeds=(1.0,)) for c in self.candidates)
+        return replace(self, candidates=tuple(alike), types=("",), types_nodes=(self.nodes,))
+
+    def kept_by_type(self) -> dict[TrainerId, ByType]:
+        """As :meth:`kept`, by type."""
+        return {c.trainer: c.held for c in self.candidates}
+
+
+def fits_in(nodes: Iterable[ByType], there: ByType) -> bool:
+    """Whether there are as many of each type as all trainers' ``nodes`` together."""
+    return all(sum(of_type) <= n for of_type, n in zip(zip(*nodes, strict=True), there, strict=False))
 
 
 class PlanStatus(StrEnum):

@@ -17,13 +17,13 @@ from __future__ import annotations
 import math
 
 from pilot.core.ids import TrainerId
-from pilot.core.plan.between import filled, staying
+from pilot.core.plan import between
 from pilot.core.plan.problem import Candidate, Plan, PlanStatus, Problem
 
 
 def plan(problem: Problem, limit_s: float = math.inf) -> Plan:  # noqa: ARG001  # the planners' signature
     """The plan of the rules; its distance from any optimum is not known."""
-    counts = filled(problem, staying(problem))
+    counts = between.plan(problem).as_dict()
     if all(counts[c.trainer] for c in problem.candidates):
         counts = _grown(problem, counts)
     counts = _shared(problem, counts)

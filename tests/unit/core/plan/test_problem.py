@@ -9,7 +9,7 @@ from pilot.core.config import CoordinatorConfig
 from pilot.core.curves.curve import Curve
 from pilot.core.errors import UserError
 from pilot.core.ids import TrainerId, natural_key
-from pilot.core.plan.problem import Candidate, Problem
+from pilot.core.plan.problem import Candidate, Plan, PlanStatus, Problem
 from pilot.core.trainer.spec import BUDGET_MAX_H, COST_MAX_S, NODES_MAX, PRIORITY_MAX, TIME_MAX_S, TrainerSpec
 from pilot.service.settings import Settings
 from pilot.site.site import Site
@@ -182,3 +182,37 @@ def test_sizes_are_their_own_bounds() -> None:
 def test_invalid_sizes_are_refused(sizes: tuple[int, ...], why: str) -> None:
     with pytest.raises(UserError, match=f"trainer a: .*{why}"):
         TrainerSpec(A, 1, 8, sizes=sizes)
+
+
+def test_nodes_of_several_types_compute_as_fast_as_their_speeds_together() -> None:
+    """On 2 nodes of half the speed and 1 of the reference type it computes as on 2; rescaling up takes longer."""
+    c = replace(candidate(A, now=2), held=(1, 1), speeds=(1.0, 0.5))
+    assert c.effective((1, 2)) == 2.0 and c.value_on((1, 2)) == 18.0
+    held = 14.0  # on 1.5 nodes
+    assert c.gain_on((1, 1), 100.0) == 100 * held
+    assert c.gain_on((1, 2), 100.0) == 100 * 18 - held * 20
+    assert c.gain_on((1, 0), 100.0) == 100 * 10 - held * 5
+    assert c.gain_on((0, 2), 100.0) == 100 * 10 - held * 20, "it pays once for what it gets and what it gives back"
+    assert replace(c, rescale_down_s=50.0).gain_on((0, 2), 100.0) == 100 * 10 - held * 50
+    assert replace(c, min_nodes=2, max_nodes=2).value_on((1, 0)) == 0.0
+
+
+def test_a_trainer_may_have_only_types_that_it_can_use_and_only_one_if_its_shares_are_equal() -> None:
+    c = replace(candidate(A, now=0, low=2), held=(0, 0, 0), speeds=(1.0, 0.5, 0.0))
+    assert c.allows_on((1, 1, 0)) and c.allows_on((0, 0, 0)) and not c.allows_on((1, 0, 0))
+    assert not c.allows_on((2, 0, 1)) and not c.allows_on((3, -1, 0))
+    assert (c.usable((3, 2, 4)), replace(c, one_type=True).usable((3, 2, 4))) == (5, 3)
+    equal = replace(c, one_type=True)
+    assert equal.allows_on((2, 0, 0)) and not equal.allows_on((1, 1, 0))
+    assert c.most_of((1, 9, 9)) == (1, 7, 0) and equal.most_of((1, 9, 9)) == (0, 8, 0)
+    assert replace(c, sizes=(2, 4)).most_of((2, 1, 9)) == (2, 0, 0)
+
+
+def test_plans_for_several_types_need_enough_nodes_of_each() -> None:
+    one = replace(candidate(A, now=0), held=(0, 0), speeds=(1.0, 0.5))
+    problem = Problem(5, 100, (one, replace(one, trainer=B)), types=("x", "y"), types_nodes=(3, 2))
+    assert problem.feasible_on({A: (2, 1), B: (1, 1)}) and problem.feasible_on({B: (3, 2)})
+    assert not problem.feasible_on({A: (2, 0), B: (2, 0)})
+    assert problem.objective_on({A: (1, 0)}) == 1000
+    plan = Plan(PlanStatus.INCUMBENT, ((A, 4),), 0.0, by_type=((A, (4, 0)),))
+    assert not problem.permits(plan) and problem.permits(replace(plan, by_type=((A, (3, 1)),)))
