@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +17,14 @@ from pilot.client.trainers import phase_words, wait_for
 from pilot.core.errors import PilotError, UserError
 from pilot.core.pool.evidence import headline
 from pilot.core.trainer.trainer import AT_REST, Phase
-from pilot.history.words import counted, node_count
+from pilot.history.words import node_count, pilots_words
 from pilot.protocol.node_names import shortened
 from pilot.protocol.requests import Phases, Scaled
 from pilot.rundir.rundir import RunDir, owner, read_end
+from pilot.site.pilot_counts import parse
 
 ASK_EVERY_S = 5.0
 """Time between questions about the cause of a drain's wait."""
-
-AUTO = "auto"
 
 
 @click.command("cancel")
@@ -90,35 +89,34 @@ def rm(root: Path, trainers: tuple[str, ...]) -> tuple[Any, ...]:
 
 
 @click.command("scale")
-@click.argument("pilots")
+@click.argument("pilots", nargs=-1, required=True)
 @in_running_pool
 @answers
-def scale(root: Path, pilots: str) -> tuple[Any, ...]:
-    """Keep PILOTS pilots in the pool from now on: a number, or auto for as many as the trainers can use. To shrink,
-    queued jobs are cancelled first, then idle pilots; then the newest pilots leave after handing over their work.
+def scale(root: Path, pilots: tuple[str, ...]) -> tuple[Any, ...]:
+    """Keep PILOTS pilots in the pool from now on: a number, or auto for as many as the trainers can use; where the site
+    names types of nodes, TYPE:NUMBER for each type to change. To shrink, queued jobs are cancelled first, then idle
+    pilots; then the newest pilots leave after handing over their work.
 
     \b
     Examples:
       pilot scale 16
       pilot scale auto
+      pilot scale a100:4 a40:0
     """
-    answer = pool_at(root).scale(pilots_of(pilots))
+    answer = pool_at(root).scale(*pilots_of(pilots))
     return answer, scaled_text(answer)
 
 
 def scaled_text(answer: Scaled) -> str:
     """The number of pilots and nodes that the pool has now, in words."""
-    pilots = "as many pilots as the trainers can use" if answer.pilots is None else counted(answer.pilots, "pilot")
-    return f"keeping {pilots}; the pool has {node_count(answer.nodes)} now"
+    pilots = answer.by_type or (None if answer.pilots is None else {"": answer.pilots})
+    return f"keeping {pilots_words(pilots)}; the pool has {node_count(answer.nodes)} now"
 
 
-def pilots_of(given: str) -> int | None:
-    """Parse a number of pilots; None: as many as the trainers can use."""
-    if given == AUTO:
-        return None
-    if not given.isdecimal() or int(given) > 1_000_000:
-        raise UserError(f"PILOTS must be a number from 0 to 1000000, or {AUTO}; got {given!r}")
-    return int(given)
+def pilots_of(given: Sequence[str]) -> tuple[int | None, dict[str, int]]:
+    """Parse a number of pilots (None: as many as the trainers can use), or one for each type of nodes."""
+    counts = parse(given) or {}
+    return (counts[""], {}) if "" in counts else (None, counts)
 
 
 @click.command("wait")

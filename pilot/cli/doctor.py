@@ -18,7 +18,7 @@ from rich.text import Text
 
 from pilot.cli.asking import site_run_dir_option
 from pilot.cli.control import wait_until_gone
-from pilot.cli.options import Count, FiniteRange, json_option, site_option, to_json
+from pilot.cli.options import FiniteRange, json_option, pilots_option, site_option, to_json
 from pilot.cli.rows import folded
 from pilot.cli.show import console, show
 from pilot.cli.up import coordinator_command, start
@@ -33,6 +33,7 @@ from pilot.host import private_folder
 from pilot.protocol.pool_status import PoolStatus
 from pilot.rundir import trainer_folder
 from pilot.rundir.rundir import RunDir, default_path
+from pilot.site.pilot_counts import Counts, check, parse
 from pilot.site.site_files import SiteFile, load_site_file
 from pilot.submission.submission import Submission
 
@@ -43,11 +44,11 @@ DRAIN_LIMIT_S = 300.0
 
 @click.command("doctor")
 @site_option
-@click.option("--pilots", type=Count(), help="Also submit this many pilots and train across them.")
+@pilots_option("Also submit this many pilots and train across them")
 @click.option("--limit-s", type=FiniteRange(min=0), default=600.0, help="Timeout for these pilots.")
 @site_run_dir_option
 @json_option
-def command(site: str, run_dir: Path | None, pilots: int | None, limit_s: float, as_json: bool) -> int:
+def command(site: str, run_dir: Path | None, pilots: tuple[str, ...], limit_s: float, as_json: bool) -> int:
     """Check this host and the site for what goes wrong in practice. Exit status 1 if something must be fixed.
 
     Checks MPI and its fabric, the solvers, limits on tasks and files, the run directory's file system (locks,
@@ -64,11 +65,12 @@ def command(site: str, run_dir: Path | None, pilots: int | None, limit_s: float,
     from pilot.doctor.checks import examine
 
     site_file = load_site_file(site)
-    loaded = site_file.site
+    loaded, counts = site_file.site, parse(pilots)
     findings = []
     found = examine(loaded, (run_dir or default_path(loaded.name)).absolute())
-    if pilots is not None:
-        found = chain(found, try_pilots(site, pilots, limit_s), try_kill_delay(site_file, limit_s))
+    if counts is not None:
+        check(loaded, counts)
+        found = chain(found, try_pilots(site, counts, limit_s), try_kill_delay(site_file, limit_s))
     for finding in found:
         findings.append(finding)
         if not as_json:
@@ -86,8 +88,8 @@ def _print(finding: Finding) -> None:
     show(screen, [line, *map(Text, more)])
 
 
-def try_pilots(site: str, pilots: int, limit_s: float) -> Iterator[Finding]:
-    """Submit ``pilots`` pilots, train across them twice, drain; yields what worked, or did not in ``limit_s``."""
+def try_pilots(site: str, pilots: Counts, limit_s: float) -> Iterator[Finding]:
+    """Submit ``pilots``, train across them twice, drain; yields what worked, or did not in ``limit_s``."""
     with _folder() as root:
         try:
             start(root, coordinator_command(root, site, pilots))
@@ -95,7 +97,7 @@ def try_pilots(site: str, pilots: int, limit_s: float) -> Iterator[Finding]:
             yield fail("coordinator", str(error), "fix this first")
             return
         try:
-            yield from _train_twice(root, pilots, time.monotonic() + limit_s)
+            yield from _train_twice(root, sum(pilots.values()), time.monotonic() + limit_s)
         finally:
             pool_at(root).down()
             wait_until_gone(root, DRAIN_LIMIT_S)

@@ -130,6 +130,13 @@ site_option = click.option(
     help="The site's name, or its file.",
 )
 
+
+def pilots_option(what: str) -> Callable[[Function], Function]:
+    """``--pilots``: a number, or one for each type of nodes (:func:`pilot.site.pilot_counts.parse`)."""
+    more = "on a site with types of nodes, TYPE:N for each that is to have some."
+    return click.option("--pilots", multiple=True, metavar="N|TYPE:N", help=f"{what}; {more}")
+
+
 python_option = click.option(
     "--python", metavar="PATH", default=sys.executable, show_default="this one", help="Interpreter for the script."
 )

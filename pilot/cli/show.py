@@ -86,7 +86,8 @@ def pool_texts(status: PoolStatus) -> Iterator[tuple[str, str]]:
         yield _used(status)
         return
     yield f"pool {status.coordinator} on {status.site}, up {duration(status.now_s)}: {_nodes_words(status)}", ""
-    yield _jobs_words(status.keeper), ""
+    for keeper in status.keepers or [status.keeper]:
+        yield _jobs_words(keeper), ""
     yield _used(status)
     if status.draining:
         yield "shutting down: trainers write their checkpoints, then all nodes are released", "yellow"
@@ -111,7 +112,7 @@ def _jobs_words(keeper: KeeperStatus) -> str:
     """The pool's jobs, what the queued ones are waiting for, and what prevents submitting more."""
     counts = {"running": keeper.running, "queued": keeper.pending, "leaving": keeper.leaving}
     words = ", ".join(f"{count} {what}" for what, count in counts.items() if count) or "none"
-    parts = [f"jobs: {words}"]
+    parts = [f"{keeper.type and f'{keeper.type} '}jobs: {words}"]
     if keeper.suspended:
         parts.append(f"{keeper.suspended} suspended")
     if keeper.waited_s is not None:

@@ -13,7 +13,16 @@ import click
 import msgspec
 
 from pilot.cli.asking import site_run_dir_option
-from pilot.cli.options import POSITIVE, Count, FiniteRange, Parallel, answers, site_option, solve_limit_option
+from pilot.cli.options import (
+    POSITIVE,
+    Count,
+    FiniteRange,
+    Parallel,
+    answers,
+    pilots_option,
+    site_option,
+    solve_limit_option,
+)
 from pilot.client.pools import pool_at
 from pilot.core.errors import PilotError, UserError
 from pilot.core.pool.pool import NODE_ORDER_NAMES
@@ -25,6 +34,7 @@ from pilot.rundir.rundir import RunDir, default_path, owner
 from pilot.service.durability.supervisor import MODULE
 from pilot.service.settings import Settings
 from pilot.site.host_limits import shortages
+from pilot.site.pilot_counts import Counts, check, parse, text_of
 from pilot.site.site_files import load_site_file
 
 START_LIMIT_S = 600.0
@@ -35,7 +45,7 @@ DEFAULTS = Settings()
 
 @click.command("up")
 @site_option
-@click.option("--pilots", type=Count(0), help="Pilots to keep in the queue (default: as many as the trainers can use).")
+@pilots_option("Pilots to keep in the queue (default: as many as the trainers can use)")
 @click.option(
     "--only-nodes",
     metavar="PATTERN",
@@ -104,7 +114,12 @@ DEFAULTS = Settings()
 @site_run_dir_option
 @answers
 def command(
-    run_dir: Path | None, site: str, pilots: int | None, only_nodes: str | None, foreground: bool, **settings: Any
+    run_dir: Path | None,
+    site: str,
+    pilots: tuple[str, ...],
+    only_nodes: str | None,
+    foreground: bool,
+    **settings: Any,
 ) -> tuple[Any, ...]:
     """Start the coordinator and keep pilots submitted.
 
@@ -115,13 +130,16 @@ def command(
     Examples:
       pilot up --site polaris --pilots 8 --budget 500
       pilot up --site ./my_site.py --planner dp --objective throughput
+      pilot up --site ./mixed.py --pilots a100:8 --pilots a40:16
       pilot up --site delta --run-dir ~/vision --only-nodes 'gpua[001-050]'
     """
     settings["objective"] = settings["objective"] or usual_objective(settings["planner"])
     there = load_site_file(site).on(only_nodes).site
     root = (run_dir or default_path(there.name)).absolute()
-    arguments = coordinator_command(root, site, pilots, only_nodes, **settings)
-    for line in shortages(there, pilots):
+    counts = parse(pilots)
+    check(there, counts)
+    arguments = coordinator_command(root, site, counts, only_nodes, **settings)
+    for line in shortages(there, None if counts is None else sum(counts.values())):
         click.echo(f"warning: {line}; 'pilot doctor' has details", err=True)
     if foreground:
         drains = "Ctrl-C, or closing the terminal, drains the pool"
@@ -141,13 +159,13 @@ def _show(answer: PoolStatus, root: Path) -> None:
 
 
 def coordinator_command(
-    root: Path, site: str, pilots: int | None, only_nodes: str | None = None, *, fresh: bool = False, **settings: Any
+    root: Path, site: str, pilots: Counts | None, only_nodes: str | None = None, *, fresh: bool = False, **settings: Any
 ) -> list[str]:
     """The coordinator's command line: paths and plain settings, no secrets."""
     given = Settings(**{name: value for name, value in settings.items() if value is not None})
     command = [sys.executable, "-P", "-m", "pilot.service.daemon", "--run-dir", str(root), "--site", site]
     command += ["--settings", msgspec.json.encode(given).decode()]
-    command += ["--pilots", str(pilots)] if pilots is not None else []
+    command += ["--pilots", text_of(pilots)] if pilots is not None else []
     command += ["--only-nodes", only_nodes] if only_nodes is not None else []
     return [*command, "--fresh"] if fresh else command
 

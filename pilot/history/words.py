@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pilot.core.ids import NodeId
 from pilot.protocol.pool_status import SetAsideStatus
@@ -25,6 +25,13 @@ def counted(number: int, what: str) -> str:
 def node_count(nodes: int) -> str:
     """``1 node``, ``2 nodes``."""
     return f"{nodes} node{'' if nodes == 1 else 's'}"
+
+
+def pilots_words(pilots: Mapping[str, int] | None) -> str:
+    """How many pilots are kept, of each type if there are types; None: as many as are useful."""
+    if pilots is None:
+        return "as many pilots as the trainers can use"
+    return " and ".join(counted(count, f"{name} pilot" if name else "pilot") for name, count in pilots.items())
 
 
 def node_names(nodes: Sequence[NodeId]) -> str:

@@ -156,6 +156,7 @@ class KeeperStatus(Answer, frozen=True):
     trouble: str = ""  #: what is wrong with the scheduler; empty: nothing
     held_back: str = ""  #: why no more jobs are submitted; empty: no reason
     set_aside: list[SetAsideStatus] = []  #: nodes for which no jobs are submitted, because pilots failed there
+    type: str = ""  #: the type of nodes that these jobs are for; empty: of all types, or the site names none
 
 
 class TimeSummary(Answer, frozen=True):
@@ -228,6 +229,7 @@ class PoolStatus(Answer, frozen=True):
     #: why decisions do not take effect at the moment: there is no space for the journal. Training continues
     trouble: str
     remarks: list[str]  #: messages for the user that concern no trainer, newest last
+    keepers: list[KeeperStatus] = []  #: its jobs in the queue for each type of nodes; empty: the site names no types
     damage: list[str] = []  #: what of the pool's files was damaged or lost when its coordinator last started
     warnings: list[str] = []  #: what is wrong with the pool now, in words; what is over is not among them
 

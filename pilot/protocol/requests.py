@@ -87,9 +87,10 @@ class Wait(Arguments, frozen=True):
 
 
 class Pilots(Arguments, frozen=True):
-    """The number of pilots to keep; None: as many as the trainers can use."""
+    """The number of pilots to keep; None: as many as the trainers can use, or as ``by_type`` says."""
 
     pilots: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] | None
+    by_type: dict[str, Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]] = {}
 
 
 class Resumption(Arguments, frozen=True):
@@ -182,6 +183,7 @@ class Scaled(Answer, frozen=True):
 
     pilots: int | None  #: number of pilots kept from now on; null: as many as the trainers can use
     nodes: int  #: number of nodes in the pool now
+    by_type: dict[str, int] | None = None  #: the number of each type of nodes; null: the site names no types
 
 
 class Removed(Answer, frozen=True):

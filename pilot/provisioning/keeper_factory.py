@@ -1,17 +1,20 @@
-"""Build a site's keeper: the provider that submits, the queue that is polled, and each job's own token, in its own
-connection file."""
+"""Build a site's keepers: for each, the provider that submits, the queue that is polled, and each job's own token, in
+its own connection file."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
 from launchers.steps import agent_command
 from pilot.core.errors import SiteError
 from pilot.provisioning.keeper import Keeper, KeeperEvent, pool_name
+from pilot.provisioning.keepers import Keepers
 from pilot.provisioning.provider import PilotProvider
+from pilot.provisioning.retry import Troubled
 from pilot.provisioning.scheduler import BatchQueue, Queue, SchedulerThread
 from pilot.provisioning.scheduler_local import LocalQueue
 from pilot.provisioning.scheduler_lsf import LsfQueue
@@ -24,11 +27,27 @@ from pilot.site.site_files import SiteFile
 class JobTokens(Protocol):
     """Offered by the coordinator; see :class:`pilot.service.agents.admission.Admission`."""
 
-    def issue(self) -> Path:
-        """Create a connection file for another job."""
+    def issue(self, node_type: str = "") -> Path:
+        """Create a connection file for another job, on nodes of this type."""
 
     def bind(self, path: Path, job: str) -> None:
         """The file was given to ``job``."""
+
+
+def make_keepers(
+    site_file: SiteFile, script_dir: Path, run_dir: Path, report: Callable[[KeeperEvent], None], tokens: JobTokens
+) -> Keepers:
+    """The keepers for the pool of ``run_dir``; see :func:`make_keeper`."""
+    if not site_file.site.node_types:
+        return Keepers({"": make_keeper(site_file, script_dir, run_dir, report, tokens)})
+
+    def of_type(name: str) -> Keeper:
+        def named(event: KeeperEvent) -> None:
+            report(replace(event, text=f"{name}: {event.text}") if isinstance(event, Troubled) else event)
+
+        return make_keeper(site_file.of_type(name), script_dir, run_dir, named, tokens, node_type=name)
+
+    return Keepers({name: of_type(name) for name in site_file.site.node_types})
 
 
 def make_keeper(
@@ -39,8 +58,10 @@ def make_keeper(
     tokens: JobTokens,
     *,
     command: str | None = None,
+    node_type: str = "",
 ) -> Keeper:
-    """A keeper for the pool of ``run_dir``; its jobs' scripts and output go to ``script_dir``.
+    """A keeper for the pool of ``run_dir``; its jobs' scripts and output go to ``script_dir``. The jobs of each
+    ``node_type`` have names of their own.
 
     Each job gets a token from ``tokens``. ``command`` replaces the agent in the jobs. Nothing is submitted before
     :meth:`Keeper.want`.
@@ -50,13 +71,14 @@ def make_keeper(
         raise SiteError(f"site {site.name} is for replays only: {site.retired}")
     provider = PilotProvider(site_file, script_dir)
     provider.prepare()
-    name, agent = pool_name(run_dir), command or agent_command(site)
+    name = f"{pool_name(run_dir)}-{node_type}" if node_type else pool_name(run_dir)
+    agent = command or agent_command(site)
 
     def submit(walltime_s: float, without: Collection[str] = ()) -> str:
         """The job finds its connection file in ``PILOT_CONNECTION``. The file of a submission that seems to have failed
         is kept: schedulers sometimes accept a job and then do not answer.
         """
-        file = tokens.issue()
+        file = tokens.issue(node_type)
         job = provider.submit(f"env PILOT_CONNECTION={shlex.quote(str(file))} {agent}", name, walltime_s, without)
         tokens.bind(file, job)
         return job

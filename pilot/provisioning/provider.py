@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import re
 import tempfile
+import threading
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from functools import cached_property
@@ -28,6 +29,9 @@ from pilot.site.site_files import SiteFile, prints_to_stderr
 
 SAID_LINES = 3
 """How many lines of a refusal are quoted."""
+
+_ONE_AT_A_TIME = threading.Lock()
+"""What Parsl logs and prints while it submits is the whole process's, and each type of nodes has a thread."""
 
 OUTPUTS_KEPT = 1000
 """For how many jobs to remember where their output is; more than a host can run at once as its own queue."""
@@ -95,8 +99,7 @@ class PilotProvider:
         """Submit one pilot job that runs ``command`` on each of its nodes, none of which is one of ``without``; returns
         the job's id. Raises SubmitError if the scheduler rejected it, or did not answer; the message quotes the
         scheduler."""
-        provider = self._provider(walltime_s)
-        with self._kept_from(provider, without), _parsl_errors() as errors:
+        with _ONE_AT_A_TIME, self._submitting(walltime_s, without) as provider, _parsl_errors() as errors:
             try:
                 job = provider.submit(command, 1, job_name)
             except Exception as error:  # Parsl passes on whatever its commands raise
@@ -142,13 +145,14 @@ class PilotProvider:
         return self._by_walltime[walltime]
 
     @contextmanager
-    def _kept_from(self, provider: Any, nodes: Collection[str]) -> Iterator[None]:
-        """Submit jobs of ``provider`` within that run on none of ``nodes``, and on ``only_nodes`` if there are any."""
+    def _submitting(self, walltime_s: float | None, nodes: Collection[str]) -> Iterator[Any]:
+        """Give a provider whose jobs run on none of ``nodes``, and on ``only_nodes`` if there are any."""
+        provider = self._provider(walltime_s)
         plain = getattr(provider, "scheduler_options", "")
         if others := [*self._others, *sorted(nodes)]:
             provider.scheduler_options = f"{plain}\n{exclusion(self.site, others)}\n"
         try:
-            yield
+            yield provider
         finally:
             if others:
                 provider.scheduler_options = plain

@@ -24,6 +24,7 @@ from pilot.service.durability import startup
 from pilot.service.durability.learned import Learned
 from pilot.service.live import Live
 from pilot.service.settings import Settings, config_of
+from pilot.site.pilot_counts import check, parse
 from pilot.site.site_files import SiteFile, load_site_file
 
 log = logging.getLogger("pilot.service")
@@ -46,6 +47,8 @@ def main(arguments: list[str] | None = None) -> int:
         learned = Learned.read(learned_path(site_file.site.name), site_file.site.name)
         settings = _settings(options, learned)
         config_of(startup.configured(site_file.site, settings))  # reports mistakes before anything is changed
+        options.pilots = parse(options.pilots.split(",")) if options.pilots is not None else None
+        check(site_file.site, options.pilots)
         rundir.create()
         lock = Lock(rundir)  # held until the process ends
         process.begin(rundir.log)
@@ -117,7 +120,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--run-dir", type=Path, help="default: $PILOT_RUN_DIR, or pilot/<site> in the state directory")
     parser.add_argument("--site", required=True, help="a site's name, or the path of a site file")
     parser.add_argument("--only-nodes", help="which nodes pilots may run on; default: those of the site file")
-    parser.add_argument("--pilots", type=int, help="pilots to keep; default: as many as the trainers can use")
+    parser.add_argument("--pilots", help="pilots to keep, or of each type (a100:8,a40:16); default: as useful")
     parser.add_argument("--go-on", action="store_true", help="only continue a pool that did not end cleanly")
     parser.add_argument("--fresh", action="store_true", help="start a new pool; the previous one is set aside")
     parser.add_argument("--settings", default="{}", help="a pilot.service.settings.Settings as JSON")

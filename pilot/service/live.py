@@ -12,7 +12,7 @@ from pilot.core.errors import JournalError
 from pilot.core.events import EntriesLost
 from pilot.core.trainer.spec import TrainerSpec
 from pilot.provisioning.keeper import KeeperEvent
-from pilot.provisioning.keeper_factory import make_keeper
+from pilot.provisioning.keeper_factory import make_keepers
 from pilot.rundir.journal import Contents
 from pilot.rundir.rundir import Ended, Lock, RunDir
 from pilot.service import process
@@ -33,6 +33,7 @@ from pilot.service.requests.status_view import About, PoolView
 from pilot.service.requests.study_store import StudyStore
 from pilot.service.service import Service
 from pilot.site.hostlist import NodePattern
+from pilot.site.pilot_counts import Counts
 from pilot.site.site_files import SiteFile
 
 log = logging.getLogger("pilot.service")
@@ -55,7 +56,7 @@ class Live:
         lock: Lock,
         site_file: SiteFile,
         pool: PoolIdentity,
-        pilots: int | None,
+        pilots: Counts | None,
         learned: Learned,
         *,
         restarted: bool = False,
@@ -67,7 +68,7 @@ class Live:
         only = NodePattern.read(site.only_nodes) if site.only_nodes else None
         self._admission = Admission(where, rundir.pilots, site.nodes_per_pilot, only)
         jobs: asyncio.Queue[KeeperEvent] = asyncio.Queue()
-        self._keeper = make_keeper(site_file, rundir.pilots, rundir.root, jobs.put_nowait, self._admission)
+        self._keepers = make_keepers(site_file, rundir.pilots, rundir.root, jobs.put_nowait, self._admission)
         self._journal = startup.open_journal(rundir, pool)
         driver = self._driver = LiveDriver(pool.core(), self._journal, Clock(pool.start_s(lock.zero_s)))
         lock.record_zero(driver.clock())
@@ -102,9 +103,9 @@ class Live:
             solver=self._solver,
             sampler=self._sampler,
             requests=self._api,
-            jobs=self._keeper,
+            jobs=self._keepers,
         )
-        self._autoscaler = Autoscaler(self._service, self._keeper, jobs, pilots, restarted)
+        self._autoscaler = Autoscaler(self._service, self._keepers, jobs, pilots, restarted)
         self._upkeep = Upkeep(rundir, lock, pool, where, self._journal, driver, launches, self._roster, learned)
         log.info("coordinator %s listens at %s", pool.name, where.endpoint)
 
@@ -127,7 +128,7 @@ class Live:
             for task in serving:
                 task.cancel()
         await self._upkeep.store_learned()
-        jobs_unknown = "" if jobs_left or self._keeper.answers else self._keeper.status().trouble
+        jobs_unknown = "" if jobs_left or self._keepers.answers else self._keepers.status().trouble
         return Ended(jobs_left=jobs_left, jobs_unknown=jobs_unknown, nodes_left=nodes_left, unsaved=self._unsaved())
 
     def _unsaved(self) -> tuple[str, ...]:
@@ -211,7 +212,8 @@ class Live:
             self._where.endpoint,
             str(self._rundir.root),
             self._pool.header.started_unix_s,
-            keeper=self._keeper.status(),
+            keeper=self._keepers.status(),
+            keepers=self._keepers.statuses() if self._site.node_types else [],
             objective=self._pool.settings.objective,
             only_nodes=self._site.only_nodes or "",
             trouble=self._driver.trouble,

@@ -19,7 +19,7 @@ from pilot.core.ids import NodeId
 from pilot.host.printable import printable
 from pilot.protocol import wire
 from pilot.protocol.node_names import node_of
-from pilot.provisioning.keeper import Keeper
+from pilot.provisioning.keepers import Keepers
 from pilot.service.agents import inbound, node_remarks
 from pilot.service.agents.admission import Admission
 from pilot.service.agents.coalesce import Coalescer
@@ -67,7 +67,7 @@ class Service:
     solver: SolverProcess
     sampler: SamplerProcess
     requests: Api
-    jobs: Keeper
+    jobs: Keepers
     _coalescer: Coalescer = field(default_factory=Coalescer)
     _intake: Intake = field(init=False)
     _inbound: Inbound = field(init=False)

@@ -61,6 +61,10 @@ class SiteFile:
         NodePattern.read(only_nodes)  # reports a mistake as the user's, not as the site file's
         return replace(self, site=self.site.replace(only_nodes=only_nodes))
 
+    def of_type(self, name: str) -> SiteFile:
+        """Return the same for pilots of the type ``name``, one of the site's ``node_types``."""
+        return replace(self, site=self.site.of_type(name))
+
 
 def shipped_dir() -> Path:
     """Return the folder of the ``site_configs`` package."""

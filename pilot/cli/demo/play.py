@@ -108,7 +108,7 @@ def _play(console: Console, folder: Path, site: str, examples: Path, epochs: dic
     # Inherited by everything that the pool starts, so that leftovers can be told from other pools' processes.
     os.environ["PILOT_RUN_DIR"] = str(root)
     # A new pool: a repeated demo would otherwise continue the first one, whose trainers have the same names.
-    status = start(root, coordinator_command(root, site, PILOTS, t_fwd_s=60.0, fresh=True))
+    status = start(root, coordinator_command(root, site, {"": PILOTS}, t_fwd_s=60.0, fresh=True))
     run = DemoRun(folder, root, epochs, load_site_file(site).site.grace_s, began_s, status)
     try:
         with _screen(console, run) as ask:

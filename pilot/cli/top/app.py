@@ -13,7 +13,7 @@ from textual.coordinate import Coordinate
 from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Input, RichLog, Static
 
-from pilot.cli.control import AUTO, pilots_of, scaled_text
+from pilot.cli.control import pilots_of, scaled_text
 from pilot.cli.top.view import History, about, event_line, headline, strip, trainer_cells
 from pilot.core.errors import PilotError, UserError
 from pilot.core.trainer.trainer import ENDED
@@ -261,7 +261,7 @@ class Top(App[None]):
 
         def entered(pilots: str | None) -> None:
             if pilots:
-                self._do(lambda: scaled_text(self._pool.scale(pilots_of(pilots))))
+                self._do(lambda: scaled_text(self._pool.scale(*pilots_of(pilots.split()))))
 
         wanted = self._status.keeper.wanted_nodes if self._status is not None else "-"
-        self.push_screen(Entry(f"How many pilots to keep (a number or {AUTO})? Now: {wanted}"), entered)
+        self.push_screen(Entry(f"How many pilots to keep (a number, auto, or TYPE:NUMBER)? Now: {wanted}"), entered)

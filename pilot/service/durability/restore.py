@@ -206,13 +206,14 @@ LOST_KEPT = 10_000
 @dataclass(slots=True)
 class Books:
     """The service's state beside the core, derived from the same events and notes; plain data. ``lost`` has the reasons
-    why nodes were lost, ``scaled`` the number of pilots since ``pilot scale`` (None: as many as the trainers can use).
+    why nodes were lost, ``scaled`` the number of pilots since ``pilot scale``: None: as many as the trainers can use;
+    a text: of each type (:mod:`pilot.site.pilot_counts`).
     """
 
     pending: PendingCommands = field(default_factory=PendingCommands)
     monitor: Monitor = field(default_factory=Monitor)
     lost: dict[NodeId, str] = field(default_factory=dict)
-    scaled: tuple[int | None] | None = None
+    scaled: tuple[int | str | None] | None = None
 
     @classmethod
     def beside(cls, core: Coordinator) -> Books:
@@ -231,7 +232,7 @@ class Books:
         """Process a note of the journal."""
         if "pilots" in note:
             pilots = note["pilots"]
-            self.scaled = (pilots if isinstance(pilots, int) else None,)
+            self.scaled = (pilots if isinstance(pilots, int | str) else None,)
         else:
             self.monitor.remark(now_s, note)
 

@@ -7,16 +7,19 @@ import contextlib
 import logging
 import math
 import time
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import assert_never
 
-from pilot.history.words import counted
-from pilot.provisioning.keeper import Keeper, KeeperEvent
+from pilot.history.words import pilots_words
+from pilot.provisioning.keeper import KeeperEvent
+from pilot.provisioning.keepers import Keepers
 from pilot.provisioning.pilot_jobs import EndKnown, JobEnded, JobNoticed, JobSuspended
 from pilot.provisioning.retry import Troubled
 from pilot.service.agents.roster import Pilot
 from pilot.service.service import Service
+from pilot.site.pilot_counts import Counts, parse, text_of
 
 log = logging.getLogger(__name__)
 
@@ -29,43 +32,50 @@ DISMISS_S = 60.0
 
 @dataclass(slots=True, eq=False)
 class Autoscaler:
-    """Keeps ``pilots`` jobs submitted; None: as many as plans would use, or as many as before. ``reports`` are
-    those of ``keeper``. If the coordinator was ``restarted``, the last ``pilot scale`` counts, not ``pilots``.
+    """Keeps ``pilots`` jobs submitted, of each type; None: as many as plans would use, or as many as before.
+    ``reports`` are those of ``keepers``. If the coordinator was ``restarted``, the last ``pilot scale`` counts, not
+    ``pilots``.
     """
 
     service: Service
-    keeper: Keeper
+    keepers: Keepers
     reports: asyncio.Queue[KeeperEvent]
-    pilots: int | None
+    pilots: Counts | None
     restarted: bool = False
     _too_many: bool = False
 
     def __post_init__(self) -> None:
-        scaled = self.service.driver.books.scaled
-        if scaled is not None and (self.restarted or self.pilots is None):
-            self.pilots = scaled[0]
-        if scaled is not None and self.pilots != scaled[0]:
+        if (scaled := self.service.driver.books.scaled) is None:
+            return
+        before = None if scaled[0] is None else parse(str(scaled[0]).split(","))
+        if (self.restarted or self.pilots is None) and set(before or {}) <= set(self.keepers.by_type):
+            self.pilots = before
+        if self.pilots != before:
             self.scale(self.pilots)
 
-    def scale(self, pilots: int | None) -> None:
-        """Keep this many from now on, also after a restart; None: as many as plans would use."""
-        text = "as many pilots as the trainers can use" if pilots is None else counted(pilots, "pilot")
-        self.service.driver.remark(pilots=pilots, text=f"scaled: keeping {text}")
+    def scale(self, pilots: Counts | None) -> Counts | None:
+        """Keep this many from now on, also after a restart; None: as many as plans would use. Types that are not named
+        keep theirs. Returns the number of each."""
+        if pilots is not None and "" not in pilots:
+            pilots = {**(self.pilots or {}), **pilots}
+        noted = None if pilots is None else pilots.get("", text_of(pilots))
+        self.service.driver.remark(pilots=noted, text=f"scaled: keeping {pilots_words(pilots)}")
         self.pilots, self._too_many = pilots, pilots is not None
+        return pilots
 
     def use_again(self, node: str) -> None:
         """Submit pilots again to a node that was set aside because pilots failed there."""
-        self.keeper.clear(node)
+        self.keepers.clear(node)
         self.service.driver.remark(text=f"{node} was cleared: pilots are submitted there again")
 
     async def run(self) -> None:
         """Keep the keeper informed until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self.keeper.run())
+            tasks.create_task(self.keepers.run())
             while True:
                 self._too_many = self._too_many and not self._let_go()
                 wanted, present = self.wanted_nodes(), self.present_jobs()
-                self.keeper.want(wanted, spare=self.spare_jobs(), present=present, warm_up_s=self._warm_up_s())
+                self.keepers.want(wanted, spare=self.spare_jobs(), present=present, warm_up_s=self._warm_up_s())
                 # Not asyncio.wait_for: in Python 3.11 it swallows a cancellation that comes together with the change.
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(self.service.site.poll_s):
@@ -73,14 +83,14 @@ class Autoscaler:
                 await asyncio.sleep(PACE_S)
 
     async def listen(self) -> None:
-        """Act on the keeper's reports until cancelled, also during :meth:`down`."""
+        """Act on the keepers' reports until cancelled, also during :meth:`down`."""
         while True:
             self._act_on(await self.reports.get())
             self.reports.task_done()
 
     async def down(self) -> list[str]:
         """After :meth:`run` was cancelled: cancel the remaining jobs; returns those that still exist after that."""
-        left = await self.keeper.down(DISMISS_S + self.service.site.grace_s)
+        left = await self.keepers.down(DISMISS_S + self.service.site.grace_s)
         await self.reports.join()
         return left
 
@@ -104,16 +114,17 @@ class Autoscaler:
             case _:
                 assert_never(event)
 
-    def wanted_nodes(self) -> int:
-        """The number of nodes that the pool should have. Nodes set aside do not count; they stay in the pool, so
-        that the queue does not give them to us again.
+    def wanted_nodes(self) -> dict[str, int]:
+        """The number of nodes of each type that the pool should have. Nodes set aside do not count; they stay in the
+        pool, so that the queue does not give them to us again.
         """
         core = self.service.driver.core
         if core.draining:
-            return 0
-        if self.pilots is not None:
-            return self.pilots * self.service.site.nodes_per_pilot + core.useless()
-        return core.wanted_nodes()
+            return {}
+        if self.pilots is None:
+            return {"": core.wanted_nodes()}
+        per_pilot = self.service.site.nodes_per_pilot
+        return {name: count * per_pilot + (0 if name else core.useless()) for name, count in self.pilots.items()}
 
     def spare_jobs(self) -> list[str]:
         """Jobs without anything running, or about to run, on any of their nodes. In a drain all leave by themselves."""
@@ -132,8 +143,14 @@ class Autoscaler:
         whether there are no more than wanted."""
         if self.service.driver.core.draining:
             return True
-        ours, spare = self.keeper.staying(), set(self.spare_jobs())
-        wanted = math.ceil(self.wanted_nodes() / self.service.site.nodes_per_pilot)
+        spare, wanted = set(self.spare_jobs()), self.wanted_nodes()
+        each = self.keepers.by_type.items()
+        done = [self._lets_go(keeper.staying(), spare, wanted.get(name, 0)) for name, keeper in each]
+        return all(done)
+
+    def _lets_go(self, ours: Sequence[str], spare: Collection[str], nodes: int) -> bool:
+        """The same for the jobs of one keeper, which should have so many ``nodes``."""
+        wanted = math.ceil(nodes / self.service.site.nodes_per_pilot)
         here = {job: pilots for job in ours if (pilots := self._of(job))}
         busy = sorted((job for job in here if job not in spare), key=lambda job: -max(p.joined_s for p in here[job]))
         for job in busy[: max(0, len(busy) - wanted)]:

@@ -33,6 +33,7 @@ from pilot.service.durability.live_driver import LiveDriver
 from pilot.service.requests.launch_store import name_is_taken
 from pilot.service.requests.status_view import PoolView, trainer_of, utilisation_of
 from pilot.service.requests.study_api import StudyApi
+from pilot.site.pilot_counts import Counts, check
 from pilot.site.site import Site
 from pilot.submission.submission import Submission, check_given, with_check
 
@@ -67,7 +68,7 @@ class Api:
         server: Server,
         driver: LiveDriver,
         view: PoolView,
-        scale: Callable[[int | None], None],
+        scale: Callable[[Counts | None], Counts | None],
         use_again: Callable[[str], None],
         learned: Learned,
     ) -> None:
@@ -202,8 +203,12 @@ class Api:
     async def scale(self, asked: requests.Pilots) -> requests.Scaled:
         """Change the number of pilots."""
         self._refuse_when_draining()
-        self._scale(asked.pilots)
-        return requests.Scaled(pilots=asked.pilots, nodes=len(self._driver.core.pool))
+        wanted = asked.by_type or (None if asked.pilots is None else {"": asked.pilots})
+        check(self._site, wanted)
+        kept = self._scale(wanted)
+        by_type = dict(kept) if kept is not None and "" not in kept else None
+        pilots = None if kept is None else sum(kept.values())
+        return requests.Scaled(pilots=pilots, by_type=by_type, nodes=len(self._driver.core.pool))
 
     async def resume(self, asked: requests.Resumption) -> requests.TrainerPhase:
         """Continue a trainer that ended early, from its newest checkpoint or from scratch; from scratch also one that

@@ -69,6 +69,7 @@ class About:
     up: bool = True
     trouble: str = ""
     damage: list[str] = field(default_factory=list)
+    keepers: list[KeeperStatus] = field(default_factory=list)
 
 
 @dataclass(slots=True)

@@ -101,7 +101,8 @@ class Answering:
         self.cancelled.append(trainer)
         return TrainerPhase(trainer=trainer, phase=Phase.CANCELLED, held="")
 
-    def scale(self, pilots: int | None) -> Scaled:
+    def scale(self, pilots: int | None, by_type: dict[str, int]) -> Scaled:
+        assert by_type == {}
         self.scaled.append(pilots)
         return Scaled(pilots=pilots, nodes=2)
 

@@ -28,7 +28,9 @@ from pilot.core.plan.problem import Plan, PlanStatus
 from pilot.core.trainer.spec import TrainerSpec
 from pilot.protocol import wire
 from pilot.protocol.connection import Connection
+from pilot.protocol.pool_status import KeeperStatus
 from pilot.provisioning.keeper import Keeper, KeeperEvent
+from pilot.provisioning.keepers import Keepers
 from pilot.provisioning.pilot_jobs import EndKnown, JobEnded, JobNoticed
 from pilot.provisioning.retry import Troubled
 from pilot.provisioning.scheduler import JobEnd, SchedulerThread
@@ -64,10 +66,11 @@ class Bench:
         self.news: asyncio.Queue[KeeperEvent] = asyncio.Queue()
         thread = SchedulerThread(self.scheduler.submit, self.scheduler)
         self.keeper = Keeper(SITE, thread, self.news.put_nowait)
+        self.keepers = Keepers({"": self.keeper})
         self.peer = peer()
         self.site = SITE
         self.admission = Admission(Connection("tcp://127.0.0.1:1", "0" * 64, "u", "e", "pool", "0"), folder, 1)
-        self.autoscaler = Autoscaler(self, self.keeper, self.news, None)
+        self.autoscaler = Autoscaler(self, self.keepers, self.news, None)
 
     def notice(self, pilot: Pilot, cause: str, grace_s: float) -> None:
         self.noticed.append((pilot.node, cause, grace_s))
@@ -104,17 +107,17 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 
 def test_as_many_nodes_are_wanted_as_a_plan_would_use(bench: Bench) -> None:
-    assert bench.autoscaler.wanted_nodes() == 0
+    assert sum(bench.autoscaler.wanted_nodes().values()) == 0
     gains_until_4 = Curve.of([(1, 100.0), (4, 300.0), (8, 290.0), (64, 250.0)])
     spec = TrainerSpec(TrainerId("flat"), 1, 64, gains_until_4)
     bench.driver.post(TrainerSubmitted(spec))
     bench.driver.post(TrainerSubmitted(replace(spec, trainer=TrainerId("never flat"), curve=None, max_nodes=5)))
     bench.driver.post(TrainerSubmitted(replace(spec, trainer=TrainerId("large"), min_nodes=6)))
-    assert bench.autoscaler.wanted_nodes() == 4 + 5 + 6
-    bench.autoscaler.scale(3)
-    assert bench.autoscaler.wanted_nodes() == 3 * SITE.nodes_per_pilot
+    assert sum(bench.autoscaler.wanted_nodes().values()) == 4 + 5 + 6
+    bench.autoscaler.scale({"": 3})
+    assert sum(bench.autoscaler.wanted_nodes().values()) == 3 * SITE.nodes_per_pilot
     bench.driver.post(DrainRequested("pilot down"))
-    assert bench.autoscaler.wanted_nodes() == 0
+    assert sum(bench.autoscaler.wanted_nodes().values()) == 0
 
 
 @pytest.mark.parametrize(
@@ -124,9 +127,9 @@ def test_the_last_scale_counts_after_a_restart_and_if_no_number_is_given(
     tmp_path: Path, given: int | None, restarted: bool, kept: int
 ) -> None:
     bench = Bench(tmp_path)
-    bench.autoscaler.scale(3)
-    again = Autoscaler(bench, bench.keeper, bench.news, given, restarted)
-    assert again.wanted_nodes() == kept * SITE.nodes_per_pilot
+    bench.autoscaler.scale({"": 3})
+    again = Autoscaler(bench, bench.keepers, bench.news, given and {"": given}, restarted)
+    assert sum(again.wanted_nodes().values()) == kept * SITE.nodes_per_pilot
     assert bench.driver.books.scaled == (kept,)
     bench.journal.close()
 
@@ -138,9 +141,9 @@ def test_a_node_that_is_set_aside_is_replaced_until_it_is_cleared(bench: Bench) 
     assert solve is not None
     bench.driver.post(PlanReady(solve.plan_id, Plan(PlanStatus.OPTIMAL, ((TrainerId("a"), 2),), 1.0)))
     bench.driver.post(WorkerExited(TrainerId("a"), A, ExitCause.RAISED, "no /data on this node"))
-    assert bench.autoscaler.wanted_nodes() == 3
+    assert sum(bench.autoscaler.wanted_nodes().values()) == 3
     bench.driver.post(NodeCleared(A))
-    assert bench.autoscaler.wanted_nodes() == 2
+    assert sum(bench.autoscaler.wanted_nodes().values()) == 2
 
 
 def test_the_pilots_of_a_job_that_is_to_be_preempted_are_given_notice(bench: Bench) -> None:
@@ -198,3 +201,82 @@ async def until(true: Callable[[], object]) -> None:
     async with asyncio.timeout(LIMIT_S):
         while not true():
             await asyncio.sleep(0.01)
+
+
+class Typed(Bench):
+    """The same on a site with two types of nodes; ``queues`` has the queue of each."""
+
+    def __init__(self, folder: Path, pilots: dict[str, int] | None = None) -> None:
+        super().__init__(folder)
+        self.queues = {name: Scripted() for name in ("a100", "a40")}
+        threads = {name: SchedulerThread(queue.submit, queue) for name, queue in self.queues.items()}
+        self.keepers = Keepers({name: Keeper(SITE, thread, self.news.put_nowait) for name, thread in threads.items()})
+        self.autoscaler = Autoscaler(self, self.keepers, self.news, pilots)
+
+
+def test_each_type_of_nodes_has_its_own_number_of_pilots_and_down_leaves_none(tmp_path: Path) -> None:
+    bench = Typed(tmp_path, {"a100": 1, "a40": 2})
+
+    async def play() -> list[str]:
+        listening = asyncio.create_task(bench.autoscaler.listen())
+        running = asyncio.create_task(bench.autoscaler.run())
+        await until(lambda: [status.pending for status in bench.keepers.statuses()] == [1, 2])
+        assert (bench.keepers.status().pending, bench.keepers.status().wanted_nodes) == (3, 6)
+        bench.autoscaler.scale({"a40": 0})
+        await until(lambda: [status.pending for status in bench.keepers.statuses()] == [1, 0])
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+        left = await bench.autoscaler.down()
+        listening.cancel()
+        return left
+
+    assert asyncio.run(play()) == []
+    assert bench.driver.books.scaled == ("a100:1,a40:0",)
+    assert [status.pending for status in bench.keepers.statuses()] == [0, 0]
+    bench.journal.close()
+
+
+@pytest.mark.parametrize(("given", "restarted", "kept"), [(8, False, 8), (8, True, 1)])
+def test_the_number_of_each_type_is_known_after_a_restart(
+    tmp_path: Path, given: int, restarted: bool, kept: int
+) -> None:
+    bench = Typed(tmp_path, {"a100": 4, "a40": 2})
+    bench.autoscaler.scale({"a100": 1})
+    again = Autoscaler(bench, bench.keepers, bench.news, {"a100": given}, restarted)
+    assert again.wanted_nodes()["a100"] == kept * SITE.nodes_per_pilot
+    bench.journal.close()
+
+
+def test_numbers_of_types_that_the_site_no_longer_has_are_forgotten(tmp_path: Path) -> None:
+    bench = Typed(tmp_path, {"a100": 4, "a40": 2})
+    bench.autoscaler.scale({"a100": 1})
+    one = Keepers({"": bench.keeper})
+    assert Autoscaler(bench, one, bench.news, None, restarted=True).pilots is None
+    bench.journal.close()
+
+
+def test_what_is_told_of_all_types_together_names_them() -> None:
+    class Told:
+        def __init__(self, **status: object) -> None:
+            self.told = KeeperStatus(**status)
+
+        def status(self) -> KeeperStatus:
+            return self.told
+
+    keepers = Keepers(
+        {
+            "a100": Told(pending=1, running=2, waited_s=5.0, trouble="no answer", idle_nodes=1, endings={"failed": 1}),
+            "a40": Told(running=3, waited_s=9.0, expected_unix_s=7.0, others=4, endings={"failed": 2, "preempted": 1}),
+        }
+    )
+    assert keepers.status() == KeeperStatus(
+        pending=1,
+        running=5,
+        waited_s=9.0,
+        expected_unix_s=7.0,
+        others=4,
+        endings={"failed": 3, "preempted": 1},
+        trouble="a100: no answer",
+    )
+    assert [status.type for status in keepers.statuses()] == ["a100", "a40"]
