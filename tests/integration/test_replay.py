@@ -23,7 +23,7 @@ import pytest
 from pilot.cli.main import run
 from pilot.cli.options import JSON_FORMAT
 from pilot.research.sim.sweep import Case, Inputs, run_sweep
-from pilot.research.traces.changes import write_changes
+from pilot.research.traces.changes import in_blocks, write_changes
 from pilot.research.traces.synthesis import PUBLISHED, draw
 from pilot.service.settings import load_objective
 from tests.browser import needs_browser, shown
@@ -323,6 +323,21 @@ def test_bad_input_is_one_line_and_exit_2(
     assert run(arguments(refusable, "--planner", "dp", *options, events=events)) == 2
     line = capsys.readouterr().err.strip()
     assert line.startswith("pilot: ") and words in line and "\n" not in line
+
+
+def test_planners_that_cannot_tell_types_apart_need_to_be_told(
+    inputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    typed = tmp_path / "typed.csv"
+    write_changes(typed, in_blocks(draw(PUBLISHED["summit"].on(64), 3600.0, seed=3), {"a": 1.0, "b": 1.0}))
+    assert run(arguments(inputs, "--planner", "greedy", events=str(typed))) == 2
+    line = capsys.readouterr().err.strip()
+    assert line == "pilot: --planner greedy cannot tell types of nodes apart; add --node-types ignored"
+    ignored = arguments(inputs, "--json", "--planner", "greedy,dp", "--node-types", "ignored", events=str(typed))
+    assert run(ignored) == 0
+    found = json.loads(capsys.readouterr().out)["replays"]
+    assert [replay["case"]["node_types"] for replay in found] == ["ignored"] * 2
+    assert all(0.5 < replay["summary"]["efficiency"] <= 1 for replay in found)
 
 
 def started(folder: Path) -> subprocess.Popen[str]:

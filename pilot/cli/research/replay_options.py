@@ -125,6 +125,12 @@ SWEPT: Mapping[str, tuple[str, Any, str | None, str]] = {
         f"Relative error of a measured rate (standard deviation).  [default: {MEASURE_NOISE}]",
     ),
     "--known-ends": ("SHARES", _SHARE, "0", "Share of nodes whose end is known in advance."),
+    "--node-types": (
+        "NAMES",
+        click.Choice(("told", "ignored")),
+        "told",
+        "Whether plans tell types of nodes apart, if EVENTS has several: told, or ignored (all nodes count as alike).",
+    ),
     "--eta-noise": ("SHARES", _SHARE, "0", "Largest relative error of the remaining work that planners see."),
     "--hang-share": ("SHARES", _SHARE, "0", "Share of trainers that hang within 5 minutes and never end."),
     "--fail-share": ("SHARES", _SHARE, "0", "Share of trainers that fail within 5 minutes."),

@@ -83,7 +83,8 @@ class Simulation:
         self._submissions = deque(submissions)
         self._by_id = {submission.spec.trainer: submission for submission in submissions}
         self._running: dict[TrainerId, Account] = {}
-        self._reports = Reports(config.measure_noise, Random(config.knowledge.seed))
+        type_of = self._type if len(types) > 1 else {}
+        self._reports = Reports(config.measure_noise, Random(config.knowledge.seed), type_of)
         self._pins: dict[TrainerId, int] = {}
         self._solve: Solve | None = None
         self._plan_due_s = math.inf

@@ -1,6 +1,7 @@
 """The core's knowledge of scaling curves in a replay; the true ones are in the curves file.
 
-``truth``: the true curve. ``measured``: the rates that trainers report, with noise (:mod:`pilot.research.sim.driver`).
+``truth``: the true curve. ``measured``: the rates that trainers report, with noise (:mod:`pilot.research.sim.driver`);
+then the speeds on types of nodes are measured, too, and else they are known.
 ``guess:...``: a user's guess before the first run, which the core keeps; FreeTrain plans by such a curve if none was
 measured (MalleTrain §5).
 """
@@ -64,7 +65,7 @@ class Knowledge:
             return row.spec
         if self.know == MEASURED:
             script = f"curve {row.curve}" if self.share else ""
-            unknown = replace(row.spec, curve=None, objective_curve=None, fixed_curve=False)
+            unknown = replace(row.spec, curve=None, objective_curve=None, fixed_curve=False, speeds=())
             return replace(unknown, profile=self.profile, script=script)
         return replace(row.spec, curve=self._guess(row), objective_curve=None)
 

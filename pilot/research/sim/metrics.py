@@ -297,7 +297,7 @@ class IntegralMeter:
         curve = self._records.curves[kind]
         value = curve.scaled(1.0 / curve.single_node_rate())
         if len(kind.speeds) == 1 and kind.speeds != (1.0,):
-            value = Curve.of((n, group_rate(value, (n,), kind.speeds)) for n in value.counts())
+            value = Curve.of((n, group_rate(value, (n,), kind.speeds)) for n in sorted(value.counts()))
         return Candidate(TrainerId(f"{index}"), 0, kind.min_nodes, kind.max_nodes, value, 0.0, 0.0, kind.sizes)
 
 

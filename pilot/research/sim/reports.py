@@ -5,19 +5,22 @@ at first and while a count is measured, then less and less often, each :data:`LO
 counts for) until the rate is known as well as it will be, and each :data:`SETTLED_S` from then on. A report that stands
 for a longer time is the mean of more steps, so it has less noise, and the core knows as much as from the reports that
 are left out.
+
+Where nodes have types, a report comes with how fast each node of the group computes, at most once in
+:data:`SPEEDS_EVERY_S`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
 from pilot.core.curves.measured import LONGEST_S
 from pilot.core.curves.profile import REPORTS
-from pilot.core.events import Progress
-from pilot.core.ids import Generation, TrainerId
+from pilot.core.events import Progress, SpeedsMeasured
+from pilot.core.ids import Generation, NodeId, TrainerId
 from pilot.core.trainer.trainer import Trainer
 from pilot.research.sim.accounting import Account
 
@@ -28,15 +31,18 @@ reports. Live reports come once a second."""
 SETTLED_S = 300.0
 """A rate is hardly known better after more than this time: it changes by as much."""
 
+SPEEDS_EVERY_S = 30.0
+
 
 @dataclass(slots=True)
 class _Group:
     """The newest group of a trainer: it has ``made`` reports, the last one at ``since_s``, and has the next at
-    ``due_s``."""
+    ``due_s``. Its nodes may be measured from ``speeds_s`` on."""
 
     generation: Generation
     since_s: float
     due_s: float
+    speeds_s: float
     made: int = 0
 
 
@@ -45,10 +51,12 @@ class Reports:
     """The reports of all groups.
 
     ``noise`` : how far a report is off the true rate, one standard deviation of the logarithm, drawn by ``random``
+    ``type_of`` : the place of a node's type in accounts' speeds; empty: all nodes are alike
     """
 
     noise: float = 0.0
     random: Random = field(default_factory=Random)
+    type_of: Mapping[NodeId, int] = field(default_factory=dict)
     groups: dict[TrainerId, _Group] = field(default_factory=dict)
 
     def expect(self, now_s: float, trainer: Trainer) -> None:
@@ -58,7 +66,8 @@ class Reports:
         known = self.groups.get(trainer.id)
         if known is None or known.generation != trainer.group.generation:
             begins_s = now_s + trainer.spec.rescale_up_s
-            self.groups[trainer.id] = _Group(trainer.group.generation, begins_s, begins_s + EVERY_S)
+            speeds_s = known.speeds_s if known is not None else begins_s
+            self.groups[trainer.id] = _Group(trainer.group.generation, begins_s, begins_s + EVERY_S, speeds_s)
         elif trainer.profile.pin is not None and known.made >= REPORTS:
             known.due_s = min(known.due_s, now_s + EVERY_S)
 
@@ -68,24 +77,36 @@ class Reports:
 
     def take(
         self, now_s: float, accounts: Mapping[TrainerId, Account], trainers: Mapping[TrainerId, Trainer]
-    ) -> list[Progress]:
+    ) -> list[Progress | SpeedsMeasured]:
         """The reports that have come by ``now_s``."""
-        reports: list[Progress] = []
+        reports: list[Progress | SpeedsMeasured] = []
         for name, group in [item for item in self.groups.items() if item[1].due_s <= now_s]:
             trainer, account = trainers.get(name), accounts.get(name)
             if trainer is None or account is None:
                 del self.groups[name]
                 continue
-            true = account.curve.at(len(trainer.group.members)) if trainer.group is not None else 0.0
-            if not true or account.is_done():
+            true = account.rate_on(account.held) if trainer.group is not None else 0.0
+            if trainer.group is None or not true or account.is_done():
                 group.due_s = math.inf
                 continue
             noise = self.noise * math.sqrt(EVERY_S / max(EVERY_S, now_s - group.since_s))
             rate = true * math.exp(self.random.gauss(0.0, noise))
             reports.append(Progress(name, group.generation, 0, 0, int(account.done), rate))
+            if self.type_of and group.speeds_s <= now_s:
+                reports.append(self._speeds(account, group.generation, trainer.group.members))
+                group.speeds_s = now_s + SPEEDS_EVERY_S
             group.made, group.since_s = group.made + 1, now_s
             group.due_s = now_s + EVERY_S if trainer.profile.pin is not None else _next_s(now_s, group.made)
         return reports
+
+    def _speeds(self, account: Account, generation: Generation, members: Sequence[NodeId]) -> SpeedsMeasured:
+        """How fast each of the ``members`` computes."""
+        alone = account.curve.at(1)
+        per_s = (
+            (node, alone * account.speeds[self.type_of[node]] * math.exp(self.random.gauss(0.0, self.noise)))
+            for node in members
+        )
+        return SpeedsMeasured(account.trainer, generation, tuple(per_s), account.submission.equal_shares)
 
 
 def _next_s(now_s: float, made: int) -> float:

@@ -25,7 +25,7 @@ from pilot.core.pool.pool import NODE_ORDERS, TOPOLOGY, hostname_order
 from pilot.core.pool.topology import Topology
 from pilot.core.trainer.spec import Profiling
 from pilot.host.system import die_with_parent
-from pilot.planners import TIMED, make, usual_objective
+from pilot.planners import TIMED, TYPED, make, usual_objective
 from pilot.protocol.pool_status import Answer
 from pilot.research.gpu_packing import GpuNodes
 from pilot.research.sim.accounting import Account, Accounting, TrainerTimes, times_of
@@ -41,6 +41,8 @@ from pilot.site.hostlist import NodePattern
 
 GIVEN = "given"
 """The objective of the curves file (``objective_per_s``), else the planner's default."""
+TOLD, IGNORED = "told", "ignored"
+"""Whether plans tell types of nodes apart."""
 BUSIEST_MAX = 40
 """Most trainers whose node counts over time are kept: a figure shows no more."""
 
@@ -98,6 +100,7 @@ class Case:
     seed: int = 1  #: seed of everything random: guesses, noise, mishaps
     share_curves: bool = False  #: trainers on one curve share measurements
     known_ends: float = 0.0  #: share of the leaving nodes whose time of leaving is known from when they join
+    node_types: str = TOLD  #: `told`: plans tell the trace's types of nodes apart; `ignored`: all nodes count as alike
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +161,9 @@ def run_case(
     curves = read_curves(inputs.curves)
     submissions = _workload(inputs, case, curves)
     changes, until_s = _pool(inputs, case, submissions)
+    told = case.node_types == TOLD and len({of.name for of in types_of(changes).values()}) > 1
+    if told and case.planner not in TYPED:
+        raise UserError(f"--planner {case.planner} cannot tell types of nodes apart; add --node-types ignored")
     profile = Profiling(case.profile) if case.profile is not None else Profiling.NEVER
     config = SimConfig(
         until_s,
@@ -171,7 +177,7 @@ def run_case(
     planner = make(case.planner, case.solver, solve_limit_s)
     gpus = _gpu_nodes(changes, case.gpus_per_node) if case.gpus_per_node is not None else None
     topology = _topology(inputs, case)
-    core = Coordinator(replace(_core_config(case, objective_of, curves), packing=gpus, topology=topology))
+    core = Coordinator(replace(_core_config(case, objective_of, curves), packing=gpus, topology=topology, typed=told))
     simulation = Simulation(core, planner, changes, submissions, config)
     complete = simulation.run(stop, lambda now_s: tick(_share_done(simulation, now_s)))
     submitted = sum(submission.submit_s <= simulation.now_s for submission in submissions)

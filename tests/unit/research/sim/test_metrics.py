@@ -12,6 +12,7 @@ from pilot.core.coordinator import Coordinator
 from pilot.core.curves.curve import Curve
 from pilot.core.ids import NodeId, TrainerId
 from pilot.core.plan.idle import Bound
+from pilot.core.pool.node_type import NodeType
 from pilot.core.trainer.spec import TrainerSpec
 from pilot.planners import dp
 from pilot.research.sim.accounting import Accounting
@@ -182,3 +183,40 @@ def test_node_time_without_trainers_is_idle_for_lack_of_them() -> None:
     summary, _ = replay([Change(0.0, joined=NODES[:4])], narrow(1, samples=4 * 5 * 900.0), 3600.0)
     assert summary.idle == {NO_TRAINER: pytest.approx(0.75)}
     assert summary.used == pytest.approx(0.25)
+
+
+def mixed_meter(**kind: object) -> tuple[IntegralMeter, Kind]:
+    records, made = Records(), Kind(0, 1, 64, speeds=(1.0, 0.5), **kind)  # type: ignore[arg-type]
+    records.curves[made] = Curve.of([(1, 10.0), (64, 640.0)])
+    return IntegralMeter(records), made
+
+
+def test_the_static_rate_of_nodes_of_two_types() -> None:
+    meter, kind = mixed_meter()
+    assert meter.best_rate(((kind, 1),), (2.0, 4.0)) == pytest.approx(4.0)
+    assert meter.best_rate(((kind, 2),), (2.5, 4.0)) == pytest.approx(4.5)
+    assert meter.best_rate(((kind, 2),), (2.25, 4.5)) == pytest.approx(4.5)
+
+
+def test_the_static_rate_with_equal_shares_is_that_of_one_type_for_each() -> None:
+    meter, kind = mixed_meter(equal_shares=True)
+    assert meter.best_rate(((kind, 1),), (2.0, 4.0)) == pytest.approx(2.0)
+    assert meter.best_rate(((kind, 2),), (2.0, 4.0)) == pytest.approx(4.0)
+
+
+def test_the_static_rate_on_one_type_that_is_not_the_reference() -> None:
+    records, kind = Records(), Kind(0, 1, 64, speeds=(0.5,))
+    records.curves[kind] = Curve.of([(1, 10.0), (64, 640.0)])
+    assert IntegralMeter(records).best_rate(((kind, 2),), (6.0,)) == pytest.approx(3.0)
+
+
+def test_static_nodes_of_two_types_give_a_u_of_one() -> None:
+    types = tuple((node, NodeType("fast" if k < 40 else "slow")) for k, node in enumerate(NODES))
+    rows = [
+        replace(row, spec=replace(row.spec, speeds=(("fast", 1.0), ("slow", 0.5))))
+        for row in trainers(2, [Curve.of([(1, 10.0), (64, 640.0)])])
+    ]
+    summary, records = replay([Change(0.0, joined=NODES, types=types)], rows, 3600.0)
+    assert records.moments[0].pool_types == (40, 45)
+    assert summary.efficiency == pytest.approx(1.0, abs=1e-6)
+    assert summary.working.shared_efficiency is None

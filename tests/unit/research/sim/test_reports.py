@@ -14,6 +14,7 @@ from pilot.core.coordinator import Coordinator
 from pilot.core.curves.curve import Curve
 from pilot.core.curves.measured import LONGEST_S, Measured
 from pilot.core.curves.profile import REPORTS
+from pilot.core.events import Progress, SpeedsMeasured
 from pilot.core.ids import Generation, NodeId, TrainerId
 from pilot.core.plan.objective import throughput
 from pilot.core.trainer.spec import TrainerSpec
@@ -22,7 +23,7 @@ from pilot.planners import dp
 from pilot.research.sim.accounting import Account
 from pilot.research.sim.driver import SimConfig, Simulation
 from pilot.research.sim.knowledge import MEASURED, Knowledge
-from pilot.research.sim.reports import EVERY_S, SETTLED_S, Reports
+from pilot.research.sim.reports import EVERY_S, SETTLED_S, SPEEDS_EVERY_S, Reports
 from pilot.research.traces.changes import still_pool
 from pilot.research.traces.workload import WorkloadRow
 
@@ -38,11 +39,14 @@ def trainer_of(nodes: int, generation: int = 1) -> Trainer:
 
 def taken(reports: Reports, trainer: Trainer, until_s: float, from_s: float = 0.0) -> list[tuple[float, float]]:
     """The times and rates of all reports that come until then."""
-    accounts = {T: Account(WorkloadRow(SPEC, 0.0, 1e9, 0), 0.0)}
+    account = Account(WorkloadRow(SPEC, 0.0, 1e9, 0), 0.0)
+    account.held = (len(trainer.members),)
+    accounts = {T: account}
     reports.expect(from_s, trainer)
     found = []
     while (now_s := reports.due_s()) < until_s:
-        found += [(now_s, report.samples_per_s or 0.0) for report in reports.take(now_s, accounts, {T: trainer})]
+        came = reports.take(now_s, accounts, {T: trainer})
+        found += [(now_s, report.samples_per_s or 0.0) for report in came if isinstance(report, Progress)]
         reports.expect(now_s, trainer)
     return found
 
@@ -106,3 +110,23 @@ def test_rates_that_come_late_reach_a_plan_in_a_calm_pool() -> None:
     assert simulation.run(lambda: False, lambda _: None)
     assert sum(account.rate for account in simulation.accounts.values()) == 40.0
     assert len(simulation.records.moments) > 3600 / SETTLED_S + 10, "reports come until the end"
+
+
+def test_nodes_of_several_types_report_how_fast_they_compute_at_most_every_half_minute() -> None:
+    account = Account(WorkloadRow(SPEC, 0.0, 1e9, 0, equal_shares=True), 0.0, speeds=(1.0, 0.25))
+    account.held = (1, 1)
+    kinds = {NodeId("n0"): 0, NodeId("n1"): 1}
+    reports, found, rates = Reports(type_of=kinds), list[tuple[float, SpeedsMeasured]](), set[float | None]()
+    for trainer, from_s, until_s in ((trainer_of(2), 0.0, 100.0), (trainer_of(2, generation=2), 105.0, 150.0)):
+        reports.expect(from_s, trainer)
+        while (now_s := reports.due_s()) < until_s:
+            for report in reports.take(now_s, {T: account}, {T: trainer}):
+                if isinstance(report, SpeedsMeasured):
+                    found.append((now_s, report))
+                else:
+                    rates.add(report.samples_per_s)
+    assert rates == {account.rate_on((1, 1))}
+    assert [report.generation for _, report in found][:2] == [1, 1] and found[-1][1].generation == 2
+    assert min(after - before for (before, _), (after, _) in pairwise(found)) >= SPEEDS_EVERY_S
+    assert {report.per_s for _, report in found} == {((NodeId("n0"), 10.0), (NodeId("n1"), 2.5))}
+    assert all(report.equal_shares for _, report in found)
