@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -21,16 +22,24 @@ CURVE = Curve.of([(1, 1.0), (2, 1.9), (4, 3.5), (8, 6.0)])
 
 
 def candidate(
-    name: str, speeds: Sequence[float] = (1.0, 0.5), held: Sequence[int] = (0, 0), **more: object
+    name: str,
+    speeds: Sequence[float] = (1.0, 0.5),
+    held: Sequence[int] = (0, 0),
+    min_nodes: int = 1,
+    max_nodes: int = 8,
+    trained_s: float = 0.0,
 ) -> Candidate:
-    values = {"min_nodes": 1, "max_nodes": 8, "rescale_up_s": 20.0, "rescale_down_s": 10.0, **more}
     return Candidate(
         TrainerId(name),
         sum(held),
-        value=CURVE,
+        min_nodes,
+        max_nodes,
+        CURVE,
+        rescale_up_s=20.0,
+        rescale_down_s=10.0,
+        trained_s=trained_s,
         held=tuple(held),
         speeds=tuple(speeds),
-        **values,  # type: ignore[arg-type]
     )
 
 
@@ -105,7 +114,7 @@ def test_who_has_just_started_does_not_move_for_a_little() -> None:
 
 
 def test_pins_and_turns_are_honoured_for_several_types() -> None:
-    pinned, turn = candidate("p", pin=3), candidate("m", must_run=True)
+    pinned, turn = replace(candidate("p"), pin=3), replace(candidate("m"), must_run=True)
     plan = make("sia")(problem(candidate("t"), pinned, turn, nodes=(3, 1)))
     assert dict(plan.by_type) == {"t": (0, 0), "p": (3, 0), "m": (0, 1)}
 

@@ -185,8 +185,8 @@ def test_node_time_without_trainers_is_idle_for_lack_of_them() -> None:
     assert summary.used == pytest.approx(0.25)
 
 
-def mixed_meter(**kind: object) -> tuple[IntegralMeter, Kind]:
-    records, made = Records(), Kind(0, 1, 64, speeds=(1.0, 0.5), **kind)  # type: ignore[arg-type]
+def mixed_meter(*, equal_shares: bool = False) -> tuple[IntegralMeter, Kind]:
+    records, made = Records(), Kind(0, 1, 64, speeds=(1.0, 0.5), equal_shares=equal_shares)
     records.curves[made] = Curve.of([(1, 10.0), (64, 640.0)])
     return IntegralMeter(records), made
 
