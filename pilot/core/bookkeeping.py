@@ -11,7 +11,8 @@ this costs a moment but never a step.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Collection, Sequence
 from dataclasses import fields
 
 from pilot.core import events
@@ -223,10 +224,18 @@ class Bookkeeping(State):
                 out += self._reconcile(trainer)
                 self._studies.share_proof(trainer)
             out += adjust_interval(trainer, self.checkpoint_interval(trainer))
-            trainer.usage.count(self.now_s, len(trainer.workers))
+            trainer.usage.count(self.now_s, self._charged(trainer.workers))
             self._note_waiting(trainer)
         self._touched.clear()
         return out
+
+    def _charged(self, nodes: Collection[NodeId]) -> float:
+        """How many nodes with the site's charge factor cost as much as ``nodes`` of types with their own."""
+        usual, types = self.config.charge_factor, self.pool.types.items()
+        other = {name: of.charge_factor / usual for name, of in types if usual and of.charge_factor != usual}
+        if not other:
+            return float(len(nodes))
+        return math.fsum(other.get(self.pool.type_of.get(node, ""), 1.0) for node in nodes)
 
     def _note_waiting(self, trainer: Trainer) -> None:
         self.aging.note(self.now_s, trainer, self.config.longest_wait_s)

@@ -50,7 +50,7 @@ class Coordinator(Forecasting):
         out += self._reconcile_touched()
         out += self._closed(out)
         out += self._release_vacant()
-        self.usage.count(now_s, len(self.pool))
+        self.usage.count(now_s, self._charged(self.pool.numbers))
         self.nodes_seen.note(now_s, len(self.pool))
         if any(isinstance(command, CloseTrainer) for command in out):
             measured = [trainer.measured for trainer in self.trainers.values()]
@@ -66,11 +66,13 @@ class Coordinator(Forecasting):
             case events.WorkerExited():
                 return self._worker_exited(event)
             case events.Progress():
-                out = self._about_trainer(event)
+                out = self._about_trainer(self._referred(event))
                 self._note_outdated(event.trainer)
                 return out
             case events.SpeedsMeasured():
-                return []
+                out = self._speeds_measured(event)
+                self._note_outdated(event.trainer)
+                return out
             case events.PoolChanged():
                 return self._pool_changed(event)
             case events.TrainerSubmitted():
@@ -156,7 +158,7 @@ class Coordinator(Forecasting):
         self.reopened += 1
         self.aging.restart(self.now_s)
         self.pool.order_by(self.config.node_order, self.config.topology)
-        self.usage = Usage(self._budget_s, nodes=len(self.pool), since_s=self.now_s)
+        self.usage = Usage(self._budget_s, nodes=self._charged(self.pool.numbers), since_s=self.now_s)
         return self._plan_if("the pool is up again")
 
     def _entries_lost(self, event: events.EntriesLost) -> list[Command]:

@@ -24,12 +24,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from pilot.core import events
-from pilot.core.bookkeeping import Bookkeeping
 from pilot.core.commands import Command, Solve
 from pilot.core.curves import profiles
 from pilot.core.curves.measured import learn
 from pilot.core.errors import InvariantError
 from pilot.core.ids import PlanId, TrainerId
+from pilot.core.node_types import NodeTypes
 from pilot.core.plan.aging import admit
 from pilot.core.plan.assign import assign
 from pilot.core.plan.between import interim, next_due_s
@@ -38,6 +38,7 @@ from pilot.core.plan.objective import mean_completion_time
 from pilot.core.plan.problem import UNSAID_STEP_S, Candidate, PlanStatus, Problem
 from pilot.core.plan.remaining import both, completion_weights
 from pilot.core.pool.losses import NO_LOSS
+from pilot.core.pool.pool import NONE_END
 from pilot.core.trainer.trainer import Trainer
 
 CURVE_PLANS = 2
@@ -51,7 +52,7 @@ MOST = 200
 there in time."""
 
 
-class Planning(Bookkeeping):
+class Planning(NodeTypes):
     """The trainers, and the nodes that plans give them."""
 
     @property
@@ -76,10 +77,12 @@ class Planning(Bookkeeping):
             return None
         admitted, most = self.admitted(), self.parallel_most
         bound = Bound.PROBLEM if self.config.max_parallel_trainers is None else Bound.PARALLEL
-        beyond = self._registry.queued(admitted)
+        stranded = self.stranded()
+        beyond = self._registry.queued([*admitted, *stranded])
         if beyond and len(admitted) < most:
             return None
-        return idle_by(free - len(self._ending(self.now_s).nodes), admitted, beyond, bound, most)
+        found = idle_by(free - len(self._ending(self.now_s).nodes), admitted, beyond, bound, most)
+        return found or (Idle(free, Bound.TYPES, most, len(stranded)) if stranded else None)
 
     def undecided(self, trainer: Trainer) -> bool:
         """Whether a plan that is awaited, or the next decision, decides if ``trainer``, which has no nodes, is
@@ -91,7 +94,8 @@ class Planning(Bookkeeping):
     def _considered(self) -> list[Trainer]:
         """The trainers that a problem includes."""
         most = self.config.max_parallel_trainers
-        first = self._registry.ahead(MOST) if most is None else self._registry.admitted(most)
+        out = [trainer.id for trainer in self.stranded()]
+        first = self._registry.ahead(MOST, out) if most is None else self._registry.admitted(most, out)
         return admit(first, self.turns(), self._registry.open, most or math.inf)
 
     def _sharing(self) -> list[Trainer]:
@@ -109,7 +113,7 @@ class Planning(Bookkeeping):
         """How many nodes the pool should have: as many as a plan would use if there were enough for all (each of its
         terms, eq. 16, then depends on one trainer only), plus those here that no trainer can use. Where a planner sizes
         the queue for the pool, the pool is sized for all that a problem includes: else a small one would stay small."""
-        trainers = self._considered() + self._offers(self.parallel_most)
+        trainers = self._considered() + self.stranded() + self._offers(self.parallel_most)
         wants = (self._candidate(t, t.spec.max_nodes).wants(self.config.t_fwd_s) for t in trainers)
         return sum(wants) + self._studies.reserved + self.useless()
 
@@ -118,7 +122,7 @@ class Planning(Bookkeeping):
         that cannot start, replacing them would not help, and they do not count.
         """
         aside = sum(self.pool.is_free(node) for node in self.pool.aside)
-        return aside + self.blame.useless_to([t for t in self.admitted() if not t.refusal], lasting=True)
+        return aside + len(self.blame.useless_to([t for t in self.admitted() if not t.refusal], lasting=True))
 
     def _offers(self, most: int) -> list[Trainer]:
         """Up to ``most`` trials that studies may ask for, within Pj_max."""
@@ -146,8 +150,10 @@ class Planning(Bookkeeping):
         """Give ``trainer`` its minimum of the free nodes until its batch is planned for. Not while a plan is being
         made, which counts on these nodes itself, nor with periodic plans, which have their own rule for free nodes."""
         if not (self.solving or self.config.decide_every_s):
-            soon = self._ending(self.now_s)
-            for started in assign(self.pool, [trainer], {trainer.id: trainer.spec.min_nodes}, ending=soon).changed:
+            soon, least = self._ending(self.now_s), {trainer.id: trainer.spec.min_nodes}
+            kind = self._kind_to_start(trainer)
+            parts = {kind: least} if kind is not None else {}
+            for started in assign(self.pool, [trainer], least, ending=soon, by_type=parts).changed:
                 self._touch(started.id)
 
     def _note_outdated(self, trainer_id: TrainerId) -> None:
@@ -156,7 +162,9 @@ class Planning(Bookkeeping):
         trainer = self._registry.open.get(trainer_id)
         if trainer is None or trainer_id not in self._touched:
             return
-        if trainer.plannable and trainer.measured.moved:
+        typed = self.problem is not None and self.problem.types
+        moved = trainer.measured.moved or (typed and trainer.speeds.moved(dict(trainer.spec.speeds)))
+        if trainer.plannable and moved:
             self.outdated = self.outdated or f"trainer {trainer_id} scales differently than assumed"
         if self._curves_due_s() <= self.now_s:
             self._replan = self._replan or self.outdated
@@ -204,12 +212,15 @@ class Planning(Bookkeeping):
             self._note_waiting(trainer)
         free = self.pool.usable - reserved - sum(len(trainer.target) for trainer in there)
         trainers = there + self._offers(max(1, free))
+        types = self._usable_by_type()
+        if types:
+            self._plan_speeds(trainers, list(types))
         learn([trainer.measured for trainer in trainers], self.priors, self.now_s)
         weights = self._weights(trainers)
         config, calm_s = self.config, self.changes.calm_s(self.now_s)
         known = self.costs, calm_s, self._forward_s(admitted), config.objective, weights
         pins = profiles.Profiler(self.now_s, self.pool.usable - reserved, admitted, *known).pins()
-        problem = self._pose(trainers, pins, weights)
+        problem = self._pose(trainers, pins, weights, types)
         if problem is not None and config.decide_every_s and not self.awaited:
             return interim(problem)
         return problem
@@ -223,30 +234,40 @@ class Planning(Bookkeeping):
         return both(weights, left)
 
     def _pose(
-        self, trainers: Sequence[Trainer], pins: Mapping[TrainerId, int], weights: Mapping[TrainerId, float]
+        self,
+        trainers: Sequence[Trainer],
+        pins: Mapping[TrainerId, int],
+        weights: Mapping[TrainerId, float],
+        types: Mapping[str, int],
     ) -> Problem | None:
         """The problem of dividing the pool among ``trainers``; None if none of them could run.
 
         ``pins``: counts that are fixed; one that does not fit is dropped. ``weights``: factors of
-        their values.
+        their values. ``types``: the usable nodes of each type, if there are several. Then nodes that end soon count
+        like the others.
         """
         growing = [t for t in trainers if not t.refuses_to_grow]
         able = [(t, room) for t in growing if (room := self._room(t)) >= t.spec.min_nodes]
         if not able:
             return None
-        config, soon = self.config, self._ending(self.now_s)
+        config, soon, reserved = self.config, NONE_END if types else self._ending(self.now_s), self._studies.reserved
         useless = self.blame.useless_to([t for t, _ in able])
-        nodes = max(0, self.pool.usable - useless - self._studies.reserved - len(soon.nodes))
+        nodes = max(0, self.pool.usable - len(useless) - reserved - len(soon.nodes))
         candidates = [self._candidate(trainer, room, weights) for trainer, room in able]
+        if types:
+            types = self._left_by_type(types, useless, reserved)
+            candidates = [self._typed(c, t, types) for c, (t, _) in zip(candidates, able, strict=True)]
         return Problem(
-            nodes=nodes,
+            nodes=sum(types.values()) if types else nodes,
             t_fwd_s=self._forward_s(trainers),
-            candidates=tuple(_fixed(candidates, nodes, self.turns(), pins)),
+            candidates=tuple(_fixed(candidates, Unfixed([*types.values()] or [nodes]), self.turns(), pins)),
             step_s=config.decide_every_s or UNSAID_STEP_S,
             ending=len(soon.nodes),
             ends_in_s=soon.left_s,
             losses=self.losses.rate if config.timed else NO_LOSS,
             queue_share=QUEUE_SHARE if config.max_parallel_trainers is None else 1.0,
+            types=tuple(types),
+            types_nodes=tuple(types.values()),
         )
 
     def _forward_s(self, trainers: Sequence[Trainer]) -> float:
@@ -286,15 +307,18 @@ class Planning(Bookkeeping):
         if event.plan.status is PlanStatus.KEPT:
             self.plan, self.awaited = event.plan, False
             return []
-        counts, late = event.plan.as_dict(), dict(event.plan.ending)
-        if not self.problem.feasible(counts, late):
-            raise InvariantError(f"plan {event.plan_id} is not feasible: {counts}, ending: {late}")
-        soon = self._ending(self.asked_s)
-        assigned = assign(self.pool, self._sharing(), counts, self.config.packing, soon, late)
+        problem, counts, late, by_type = self.problem, event.plan.as_dict(), dict(event.plan.ending), event.plan.by_type
+        if not problem.permits(event.plan):
+            raise InvariantError(f"plan {event.plan_id} is not feasible: {by_type or counts}, ending: {late}")
+        soon = NONE_END if problem.types else self._ending(self.asked_s)
+        parts = {kind: {name: nodes[k] for name, nodes in by_type} for k, kind in enumerate(problem.types)}
+        assigned = assign(self.pool, self._sharing(), counts, self.config.packing, soon, late, parts)
         if assigned.short:  # too many nodes are set aside for them; pose it again with at most what they can use
-            self._reach = {c.trainer: c.max_nodes for c in self.problem.candidates} | assigned.short
+            self._reach = {c.trainer: c.max_nodes for c in problem.candidates} | assigned.short
             return self._plan_if(f"{', '.join(assigned.short)} cannot use the nodes that the plan gave")
-        stays = {name: counts.get(name, 0) for name in self.problem.kept()} == self.problem.kept()
+        stays = {name: counts.get(name, 0) for name in problem.kept()} == problem.kept()
+        kept = problem.kept_by_type()
+        stays = stays and all(kept[name] == nodes for name, nodes in by_type if name in kept)
         self.plan, self.settled, self.awaited = event.plan, stays, False
         for trainer in assigned.changed:
             self._touch(trainer.id)
@@ -302,21 +326,40 @@ class Planning(Bookkeeping):
 
 
 def _fixed(
-    candidates: Sequence[Candidate], nodes: int, turns: Sequence[TrainerId], pins: Mapping[TrainerId, int]
+    candidates: Sequence[Candidate], left: Unfixed, turns: Sequence[TrainerId], pins: Mapping[TrainerId, int]
 ) -> Iterator[Candidate]:
     """``candidates`` with those ``turns`` (in order) and then those of the ``pins`` that fit, each and together."""
-    least = {candidate.trainer: candidate.min_nodes for candidate in candidates}
-    must = dict[TrainerId, int]()
-    for name in turns:
-        if least.get(name, nodes + 1) <= nodes - sum(must.values()):
-            must[name] = least[name]
-    left = nodes - sum(must.values())
+    by_name = {candidate.trainer: candidate for candidate in candidates}
+    must = [name for name in turns if name in by_name and left.fix(by_name[name], by_name[name].min_nodes)]
     for candidate in candidates:
         runs = replace(candidate, must_run=True) if candidate.trainer in must else candidate
         pin = pins.get(candidate.trainer)
-        more = nodes + 1 if pin is None else pin - must.get(candidate.trainer, 0)
-        if pin is None or more > left or not runs.allows(pin):
-            yield runs
-        else:
-            left -= more
+        if pin is not None and runs.allows(pin) and left.fix(candidate, pin):
             yield replace(runs, pin=pin)
+        else:
+            yield runs
+
+
+class Unfixed:
+    """How many ``nodes`` of each type are left beside those of the trainers whose number is fixed. As long as one way
+    is known to give all of them theirs, plans can do so."""
+
+    def __init__(self, nodes: Sequence[int]) -> None:
+        self._nodes, self._taken = list(nodes), dict[TrainerId, list[int]]()
+
+    def fix(self, candidate: Candidate, count: int) -> bool:
+        """Give it ``count`` nodes instead of those that it was given before, of the types that have most; False: there
+        are not so many."""
+        before = self._taken.get(candidate.trainer, [0] * len(self._nodes))
+        free = [nodes + taken for nodes, taken in zip(self._nodes, before, strict=True)]
+        fit = [k for k in range(len(free)) if not candidate.speeds or candidate.speeds[k]]
+        fit.sort(key=lambda k: -free[k])
+        given, missing = [0] * len(free), count
+        for k in fit[:1] if candidate.one_type else fit:
+            given[k] = min(missing, free[k])
+            missing -= given[k]
+        if missing:
+            return False
+        self._nodes = [nodes - taken for nodes, taken in zip(free, given, strict=True)]
+        self._taken[candidate.trainer] = given
+        return True

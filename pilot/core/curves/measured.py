@@ -175,6 +175,7 @@ class Measured:
     _priors: Priors = ON_SUMMIT
     _planned: Curve | None = None
     _guessed: bool = False
+    _reach: int = 0
 
     @property
     def rates(self) -> dict[int, float]:
@@ -209,7 +210,7 @@ class Measured:
         )
 
     def _estimates(self) -> tuple[Estimate, ...]:
-        return estimates(self.points, self._spec.curve, self._priors, self._spec.max_nodes)
+        return estimates(self.points, self._spec.curve, self._priors, max(self._spec.max_nodes, self._reach))
 
     @property
     def points(self) -> tuple[MeasuredRate, ...]:
@@ -249,6 +250,11 @@ class Measured:
     def refresh(self) -> None:
         """Plan with the curve as it is known now, however little it has moved."""
         self._planned = None
+
+    def extend(self, nodes: int) -> None:
+        """Have the curve reach up to ``nodes`` nodes at least."""
+        if nodes > max(self._spec.max_nodes, self._reach):
+            self._reach, self._planned = nodes, None
 
     def learn(self, usual_per_s: float = 1.0, priors: Priors = ON_SUMMIT, now_s: float = 0.0) -> None:
         """Update the curve to plan with, before a plan is asked for, if it has moved. Without any measurement one node

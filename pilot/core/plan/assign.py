@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from pilot.core.ids import NodeId, TrainerId
 from pilot.core.plan.problem import NOBODY
 from pilot.core.pool.pool import NONE_END, ExpiringNodes, Pool, in_company
 from pilot.core.trainer.trainer import Trainer
+
+ALIKE: Mapping[str, Mapping[TrainerId, int]] = MappingProxyType({})
+"""All nodes are of one type."""
 
 Packing = Callable[[Sequence[Sequence[NodeId]], Sequence[int], Sequence[NodeId]], tuple[list[int], list[NodeId]]]
 """From the nodes that growing trainers hold, how many more they get, and the free nodes: the order in which the
@@ -32,63 +36,124 @@ def assign(
     packing: Packing | None = None,
     ending: ExpiringNodes = NONE_END,
     late: Mapping[TrainerId, int] = NOBODY,
+    by_type: Mapping[str, Mapping[TrainerId, int]] = ALIKE,
 ) -> Assignment:
     """Set the targets of ``trainers`` (in submission order) so that each has its count, if that can be done.
 
     A trainer that shrinks keeps a subset of its nodes, one that grows keeps them all, so nothing migrates (eq. 6).
     Nodes that change hands go in the pool's node order. A parked trainer that gets nothing keeps the nodes that nobody
     else wants: with one more of them it can go on from the state that it holds in memory. A node that was set aside for
-    a trainer is not handed out to it: trainers with the most such nodes choose first, and may fall short of their
-    count. Only if one could not run at all does anything migrate: another trainer takes the node and gives up one that
-    it can use.
+    a trainer, or that it cannot use, is not handed out to it: trainers with the most such nodes choose first, and may
+    fall short of their count. Only if one could not run at all does anything migrate: another trainer takes the node
+    and gives up one that it can use.
     ``packing`` may choose in which order growing trainers take which nodes. A trainer gets as many of the
     ``ending`` nodes as ``late`` has for it; others get one only if nothing else is left. A trainer that shrinks so that
     another can grow keeps its nodes that end soon, so that nobody pays for a rescale onto them. If nobody grows, it
     keeps those that stay.
+
+    ``by_type``: the counts of each type of nodes, if there are several. Then all this holds for each type by itself.
     """
     counts = {t.id: counts.get(t.id, 0) for t in trainers}
     owner, targets = dict(pool.owner), {t.id: list(t.target) for t in trainers}
-    changed = _share_out(pool, trainers, counts, packing, ending, late)
-    most = {t.id: max(len(t.target), len(targets[t.id])) for t in trainers}
-    short = {trainer: nodes for trainer, nodes in most.items() if nodes < counts[trainer]}
+    parts = [_Part(pool, trainers, kind, {t.id: of.get(t.id, 0) for t in trainers}) for kind, of in by_type.items()]
+    parts = parts or [_Part(pool, trainers, None, counts)]
+    dropped = [t for t in trainers if counts[t.id] == 0 and t.parked]
+    changed = [t for part in parts for t in part.share_out(dropped, packing, ending, late)]
+    changed += [donor for part in parts for donor in part.exchange()]
+    short = {t.id: len(t.target) for part in parts for t in part.short()}
     if short:
         pool.owner = owner
         for trainer in trainers:
             trainer.target = targets[trainer.id]
-    return Assignment([] if short else changed, short)
+    return Assignment([] if short else list({trainer.id: trainer for trainer in changed}.values()), short)
 
 
-def _share_out(
-    pool: Pool,
-    trainers: Sequence[Trainer],
-    counts: Mapping[TrainerId, int],
-    packing: Packing | None,
-    ending: ExpiringNodes,
-    late: Mapping[TrainerId, int],
-) -> list[Trainer]:
-    """Set the targets as far as there are nodes; returns the trainers whose target changed."""
-    changed = [t for t in trainers if counts[t.id] != len(t.target)]
-    growing = [t for t in changed if counts[t.id] > len(t.target)]
-    parked = [t for t in changed if counts[t.id] == 0 and t.parked]
-    for trainer in changed:
-        if trainer not in parked:
-            give_back(pool, trainer, counts[trainer.id], ending, stays_go=bool(growing))
-    growing.sort(key=lambda t: -len(t.evidence.aside))
-    wanted = {t.id: counts[t.id] - len(t.target) for t in growing}
-    for trainer in parked:
-        for useless, missing in _missing(pool, growing, wanted, pool.available()):
-            give_back(pool, trainer, max(0, len(trainer.target) - missing), ending, stays_go=True, keeps=useless)
-        if not trainer.parked:  # its state went with them
-            give_back(pool, trainer, 0)
-    free = pool.available() if growing else []
-    if packing is not None and growing:
-        order, free = packing([t.target for t in growing], [wanted[t.id] for t in growing], free)
-        growing = [growing[i] for i in order]
-    for trainer in growing:
-        free = _give(pool, trainer, free, wanted[trainer.id], ending, late.get(trainer.id, 0))
-    starved = [t for t in growing if len(t.target) < t.spec.min_nodes]
-    donors = [donor for trainer in starved for donor in _exchange(pool, trainer, trainers, free)]
-    return list({trainer.id: trainer for trainer in (*changed, *donors)}.values())
+class _Part:
+    """The nodes of one ``kind`` (None: all nodes), and how many of them each trainer is to have."""
+
+    def __init__(
+        self, pool: Pool, trainers: Sequence[Trainer], kind: str | None, counts: Mapping[TrainerId, int]
+    ) -> None:
+        self._pool, self._trainers, self._kind, self._counts = pool, trainers, kind, counts
+        had = {t.id: len(self._own(t)) for t in trainers}
+        self._changed = [t for t in trainers if counts[t.id] != had[t.id]]
+        self._growing = [t for t in self._changed if counts[t.id] > had[t.id]]
+        self._free: list[NodeId] = []
+
+    def _of(self, nodes: list[NodeId]) -> list[NodeId]:
+        return nodes if self._kind is None else [node for node in nodes if self._pool.kind_of(node) == self._kind]
+
+    def _own(self, trainer: Trainer) -> list[NodeId]:
+        return self._of(trainer.target)
+
+    def _missing(self, trainer: Trainer) -> int:
+        return self._counts[trainer.id] - len(self._own(trainer))
+
+    def _take(
+        self, trainer: Trainer, surplus: int, ending: ExpiringNodes, *, stays_go: bool, keeps: Container[NodeId] = ()
+    ) -> None:
+        """Take ``surplus`` nodes of this kind, apart from those that the trainer ``keeps``."""
+        own = dict.fromkeys(self._own(trainer))
+        kept = {node: None for node in trainer.target if node in keeps or node not in own}
+        left = max(0, len(trainer.target) - surplus)
+        give_back(self._pool, trainer, left, ending, stays_go=stays_go, keeps=kept)
+
+    def share_out(
+        self, dropped: Sequence[Trainer], packing: Packing | None, ending: ExpiringNodes, late: Mapping[TrainerId, int]
+    ) -> list[Trainer]:
+        """Set the targets as far as there are nodes; returns the trainers whose number of nodes changes. Of those
+        ``dropped``, which are parked, only what others want is taken."""
+        pool, growing = self._pool, self._growing
+        for trainer in self._changed:
+            if trainer not in dropped:
+                self._take(trainer, -self._missing(trainer), ending, stays_go=bool(growing))
+        growing.sort(key=lambda t: (not t.avoided(pool).types, -len(t.evidence.aside)))
+        wanted = {t.id: self._missing(t) for t in growing}
+        for trainer in [t for t in self._changed if t in dropped]:
+            for useless, missing in _missing(pool, growing, wanted, self._of(pool.available())):
+                self._take(trainer, missing, ending, stays_go=True, keeps=useless)
+            if not trainer.parked:  # its state went with them
+                give_back(pool, trainer, 0)
+        free = self._of(pool.available()) if growing else []
+        if packing is not None and growing:
+            order, free = packing([t.target for t in growing], [wanted[t.id] for t in growing], free)
+            growing = [growing[i] for i in order]
+        for trainer in growing:
+            free = _give(pool, trainer, free, wanted[trainer.id], ending, late.get(trainer.id, 0))
+        self._free = free
+        return self._changed
+
+    def exchange(self) -> list[Trainer]:
+        """Let trainers swap nodes so that those can run that got too few; returns who gave some up."""
+        starved = [t for t in self._growing if len(t.target) < t.spec.min_nodes]
+        return [donor for trainer in starved for donor in self._swap(trainer)]
+
+    def _swap(self, trainer: Trainer) -> list[Trainer]:
+        """Let other trainers, the last submitted first, swap nodes for free ones, so that ``trainer`` can run.
+
+        A trainer that can use no free node gives up those that it can spare. A parked one has already given up what
+        others can use.
+        """
+        pool, free, donors = self._pool, self._free, []
+        avoided = trainer.avoided(pool)
+        for donor in [d for d in reversed(self._trainers) if d is not trainer and not d.parked]:
+            avoided_by_donor = donor.avoided(pool)
+            for node in [n for n in reversed(pool.in_order(self._own(donor))) if n not in avoided]:
+                taken = next((n for n in free if n not in avoided_by_donor), None)
+                spared = taken is not None or _can_spare(donor)
+                if not spared or self._missing(trainer) <= 0 or len(trainer.target) >= trainer.spec.min_nodes:
+                    break
+                donor.target.remove(node)
+                _hand_out(pool, trainer, [node], 1)
+                if taken is not None:
+                    free.remove(taken)
+                    _hand_out(pool, donor, [taken], 1)
+                donors.append(donor)
+        return donors
+
+    def short(self) -> list[Trainer]:
+        """The trainers that cannot get their count."""
+        return [t for t in self._growing if self._missing(t) > 0]
 
 
 def give_back(
@@ -142,16 +207,17 @@ def _missing(
 ) -> Iterator[tuple[Container[NodeId], int]]:
     """How many nodes are still missing once the ``free`` ones have been handed out, and which nodes are of no use for
     that."""
-    for trainer in [t for t in growing if t.evidence.aside]:
+    for trainer in [t for t in growing if t.avoided(pool)]:
         taken = dict.fromkeys(_can_take(pool, trainer, free, wanted[trainer.id]))
         free = [node for node in free if node not in taken]
-        yield trainer.evidence.aside, wanted[trainer.id] - len(taken)
-    yield (), max(0, sum(wanted[t.id] for t in growing if not t.evidence.aside) - len(free))
+        yield trainer.avoided(pool), wanted[trainer.id] - len(taken)
+    yield (), max(0, sum(wanted[t.id] for t in growing if not t.avoided(pool)) - len(free))
 
 
 def _can_take(pool: Pool, trainer: Trainer, free: list[NodeId], count: int) -> list[NodeId]:
     """Up to ``count`` of the ``free`` nodes."""
-    return pool.handed_out(trainer.target, [node for node in free if node not in trainer.evidence.aside], count)
+    avoided = trainer.avoided(pool)
+    return pool.handed_out(trainer.target, [node for node in free if node not in avoided], count)
 
 
 def _hand_out(pool: Pool, trainer: Trainer, free: list[NodeId], count: int) -> list[NodeId]:
@@ -161,28 +227,6 @@ def _hand_out(pool: Pool, trainer: Trainer, free: list[NodeId], count: int) -> l
     for node in given:
         pool.owner[node] = trainer.id
     return [node for node in free if node not in given]
-
-
-def _exchange(pool: Pool, trainer: Trainer, others: Sequence[Trainer], free: list[NodeId]) -> list[Trainer]:
-    """Let other trainers, the last submitted first, swap nodes for ``free`` ones, so that ``trainer`` can run.
-
-    A trainer that can use no free node gives up those that it can spare. A parked one has already given up what others
-    can use.
-    """
-    donors = []
-    for donor in [d for d in reversed(others) if d is not trainer and not d.parked]:
-        for node in [n for n in reversed(pool.in_order(donor.target)) if n not in trainer.evidence.aside]:
-            taken = next((n for n in free if n not in donor.evidence.aside), None)
-            spared = taken is not None or _can_spare(donor)
-            if not spared or len(trainer.target) >= trainer.spec.min_nodes:
-                break
-            donor.target.remove(node)
-            _hand_out(pool, trainer, [node], 1)
-            if taken is not None:
-                free.remove(taken)
-                _hand_out(pool, donor, [taken], 1)
-            donors.append(donor)
-    return donors
 
 
 def _can_spare(trainer: Trainer) -> bool:

@@ -34,6 +34,9 @@ def mean_completion_time(spec: TrainerSpec, curve: Curve) -> Curve:
     return scaling_efficiency(spec, curve)
 
 
+IN_NODES = (scaling_efficiency, priority_weighted)
+"""In units of the trainer's own rate on one node."""
+
 OBJECTIVES: dict[str, Objective] = {
     "scaling-efficiency": scaling_efficiency,
     "throughput": throughput,

@@ -164,14 +164,14 @@ class Blame(BlameState):
                 if node in its:
                     yield node, trainer, its[node]
 
-    def useless_to(self, trainers: Sequence[Trainer], *, lasting: bool = False) -> int:
-        """How many free nodes, not set aside for all, none of ``trainers`` can use; ``lasting``: nor can soon."""
+    def useless_to(self, trainers: Sequence[Trainer], *, lasting: bool = False) -> list[NodeId]:
+        """The free nodes, not set aside for all, that are so for each of ``trainers``; ``lasting``: not only soon."""
         if not trainers:
-            return 0
+            return []
         first, *others = (trainer.evidence.aside for trainer in trainers)
         nobodys = (node for node in first if all(node in aside for aside in others))
         shunned = [node for node in nobodys if not (lasting and first[node].soon)]
-        return sum(self._pool.is_free(node) and node not in self._pool.aside for node in shunned)
+        return [node for node in shunned if self._pool.is_free(node) and node not in self._pool.aside]
 
     def due(self, now_s: float) -> list[NodeRetried]:
         """The nodes whose time set aside is over."""
@@ -217,7 +217,7 @@ class Blame(BlameState):
     def _others(self, trainer: Trainer) -> bool:
         """Whether there are nodes on which ``trainer`` could be tried."""
         pool = self._pool
-        without = (pool.leaving, pool.aside, trainer.evidence.aside)
+        without = (pool.leaving, pool.aside, trainer.avoided(pool))
         return any(not any(node in out for out in without) for node in pool.nodes)
 
     def _set_aside(self, now_s: float, trainer: Trainer, accusation: Accusation) -> Command:

@@ -95,6 +95,11 @@ class Pool(PoolState):
         out = len({**self.leaving, **self.busy})
         return len(self.numbers) - out - sum(self.is_free(node) for node in self.aside)
 
+    def counted(self) -> list[NodeId]:
+        """The nodes that are :attr:`usable`."""
+        out = {**self.leaving, **self.busy}
+        return [n for n in self.numbers if n not in out and not (n in self.aside and n not in self.owner)]
+
     def is_free(self, node: NodeId) -> bool:
         """Whether ``node`` has no owner, is not leaving and not busy."""
         return node in self.numbers and not any(node in taken for taken in (self.owner, self.leaving, self.busy))

@@ -26,18 +26,19 @@ class BudgetState:
 
 @dataclass(slots=True)
 class Usage:
-    """Seconds on nodes, summed over the nodes: ``used_s`` until ``since_s``, on ``nodes`` nodes since then.
+    """Seconds on nodes, summed over the nodes: ``used_s`` until ``since_s``, on ``nodes`` nodes since then. A node of a
+    type with another charge factor than the site's counts in proportion.
 
     ``budget_s`` is what may be used (None: no limit). ``warned``: the warning was given.
     """
 
     budget_s: float | None = None
     used_s: float = 0.0
-    nodes: int = 0
+    nodes: float = 0.0
     since_s: float = 0.0
     warned: bool = False
 
-    def count(self, now_s: float, nodes: int) -> None:
+    def count(self, now_s: float, nodes: float) -> None:
         """Count ``nodes`` nodes from ``now_s`` on."""
         self.used_s, self.since_s, self.nodes = self.until(now_s), now_s, nodes
 

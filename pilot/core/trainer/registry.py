@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 
@@ -31,22 +31,24 @@ class Registry:
         if spec.trainer in self.trainers or spec.trainer in self.past:
             raise InvariantError(f"trainer {spec.trainer} was submitted twice")
         usage = Usage(seconds(spec.budget_node_hours, charge_factor))
-        spec = self._with_known_rates(spec, now_s)
+        other = self._alike(spec)
+        if other is not None:
+            known = other.measured.for_another(now_s)
+            spec = replace(spec, known=known, known_from=f"trainer {other.id}")
         trainer = Trainer(spec, Measured(spec), generation=spec.starts_after, usage=usage)
+        if other is not None:
+            trainer.speeds = replace(other.speeds, rates=dict(other.speeds.rates), planned={})
         trainer.profile, trainer.proof = Profile.of(spec), Proof.of(spec)
         self.trainers[spec.trainer] = self.open[spec.trainer] = trainer
         return trainer
 
-    def _with_known_rates(self, spec: TrainerSpec, now_s: float) -> TrainerSpec:
-        """With the rates of the newest trainer of the same script that was measured on two counts or more, unless it
-        has a curve or is to be measured itself."""
+    def _alike(self, spec: TrainerSpec) -> Trainer | None:
+        """The newest trainer of the same script that was measured on two counts or more; None if there is none, or if
+        the new one has a curve or is to be measured itself."""
         if not spec.script or spec.reprofile or spec.curve is not None:
-            return spec
+            return None
         alike = (t for t in reversed(self.trainers.values()) if t.spec.script == spec.script)
-        other = next((t for t in alike if t.measured.counts > 1), None)
-        if other is None:
-            return spec
-        return replace(spec, known=other.measured.for_another(now_s), known_from=f"trainer {other.id}")
+        return next((t for t in alike if t.measured.counts > 1), None)
 
     def close(self, trainer_id: TrainerId, outcome: Outcome, reason: str) -> Trainer | None:
         """End a trainer; None if it had ended before, or does not exist."""
@@ -57,9 +59,13 @@ class Registry:
 
     def resume(self, event: TrainerResumed, charge_factor: float) -> Trainer | None:
         """Reopen a trainer that failed or was cancelled, last in order and with its failures forgotten; None if it
-        cannot be. From scratch, one that is held can be, too.
+        cannot be. From scratch, one that is held can be, too. One that is open may use types again on which it ran out
+        of memory.
         """
         trainer = self.trainers.get(event.trainer)
+        if trainer is not None and trainer.open and trainer.excluded and not event.from_scratch:
+            trainer.excluded = {}
+            return trainer
         if trainer is None or not (trainer.ended_early or (event.from_scratch and trainer.rests)):
             return None
         trainer.reopen()
@@ -102,17 +108,17 @@ class Registry:
         """Whether a trainer that was asked to stop has just ended."""
         return trainer.outcome is not None and self.open.pop(trainer.id, None) is not None
 
-    def plannable(self) -> Iterator[Trainer]:
+    def plannable(self, without: Container[TrainerId] = ()) -> Iterator[Trainer]:
         """Those that are open and that plans may give nodes."""
-        return (trainer for trainer in self.open.values() if trainer.plannable)
+        return (trainer for trainer in self.open.values() if trainer.plannable and trainer.id not in without)
 
-    def admitted(self, most: int) -> list[Trainer]:
+    def admitted(self, most: int, without: Container[TrainerId] = ()) -> list[Trainer]:
         """The first ``most`` that are open, not held and not shelved (first come, first served, FreeTrain §5.2)."""
-        return list(islice(self.plannable(), most))
+        return list(islice(self.plannable(without), most))
 
-    def ahead(self, most: int) -> list[Trainer]:
+    def ahead(self, most: int, without: Container[TrainerId] = ()) -> list[Trainer]:
         """The first ``most`` that could be admitted, and those behind them that hold nodes."""
-        able = list(self.plannable())
+        able = list(self.plannable(without))
         return able[:most] + [trainer for trainer in able[most:] if trainer.target]
 
     def queued(self, admitted: Sequence[Trainer]) -> list[Trainer]:

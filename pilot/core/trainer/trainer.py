@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from pilot.core.commands import Outcome
 from pilot.core.curves.curve import Curve
 from pilot.core.curves.measured import Measured, RescaleCosts
 from pilot.core.curves.profile import Profile
+from pilot.core.curves.speeds import Speeds
 from pilot.core.ids import NO_GENERATION, Generation, NodeId, TrainerId
 from pilot.core.plan.objective import Objective
 from pilot.core.plan.problem import Candidate
@@ -107,6 +109,21 @@ class Unread:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Avoided:
+    """The nodes set ``aside`` for a trainer, and those of ``types`` that it cannot use."""
+
+    aside: Mapping[NodeId, object]
+    types: tuple[str, ...]
+    type_of: Mapping[Any, str]
+
+    def __contains__(self, node: object) -> bool:
+        return node in self.aside or (bool(self.types) and self.type_of.get(node, "") in self.types)
+
+    def __bool__(self) -> bool:
+        return bool(self.aside or self.types)
+
+
 @dataclass(slots=True)
 class Trainer:
     """One trainer in the core."""
@@ -135,6 +152,8 @@ class Trainer:
     refusal: str = ""  #: why no further worker can start: it does not grow until a node is tried again
     differs: str = ""  #: how gradients of nodes that joined differed: it does not grow until it is resumed
     evidence: Evidence = field(default_factory=Evidence)
+    speeds: Speeds = field(default_factory=Speeds)  #: on nodes of several types
+    excluded: dict[str, str] = field(default_factory=dict)  #: types that it cannot use, and why: it ran out of memory
     held: str = ""  #: why it gets no nodes
     shelved: str = ""  #: why it, a trial, gets no nodes until its study promotes it
     complete: bool = False  #: whether it is shelved because it has reached its study's last rung
@@ -184,7 +203,7 @@ class Trainer:
         changed."""
         self.outcome, self.reason, self.held, self.shelved, self.stops, self.refusal = None, "", "", "", False, ""
         self.deaths_in_a_row, self.died, self.raised, self.broken_in_a_row, self.failed_writes = 0, {}, {}, 0, 0
-        self.reached, self.unread, self.code, self.differs = 0, None, {}, ""
+        self.reached, self.unread, self.code, self.differs, self.excluded = 0, None, {}, "", {}
         self.proof = Proof.of(self.spec)
 
     @property
@@ -291,10 +310,24 @@ class Trainer:
 
     def room(self, pool: Pool) -> int:
         """The most nodes that it could use; if some are set aside for it, those of the pool that remain."""
-        if not self.evidence.aside:
+        if not (avoided := self.avoided(pool)):
             return self.spec.max_nodes
-        without = (pool.leaving, pool.aside, pool.busy)
-        return pool.usable - sum(n in pool and not any(n in out for out in without) for n in self.evidence.aside)
+        without, there = (pool.leaving, pool.aside, pool.busy), pool.numbers if avoided.types else self.evidence.aside
+        return pool.usable - sum(n in avoided and n in pool and not any(n in out for out in without) for n in there)
+
+    def avoided(self, pool: Pool) -> Avoided:
+        """The nodes that it must not get."""
+        types = tuple(name for name in ("", *pool.types) if self.unfit(pool, name))
+        return Avoided(self.evidence.aside, types, pool.type_of)
+
+    def unfit(self, pool: Pool, name: str) -> str:
+        """Why it cannot use nodes of the type ``name``; "": it can, as far as is known."""
+        there_gb = pool.types[name].memory_gb if name in pool.types else 0.0
+        if self.spec.types and name not in self.spec.types:
+            return f"it may only use {', '.join(self.spec.types)}"
+        if 0 < there_gb < self.spec.memory_gb:
+            return f"{name} has {there_gb:g} GB of memory, and it needs {self.spec.memory_gb:g}"
+        return self.excluded.get(name, "")
 
     def left_s(self) -> float | None:
         """The remaining work, in seconds on one node; None if its length or its speed is not known yet.

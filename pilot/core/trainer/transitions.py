@@ -150,6 +150,9 @@ def _worker_exited(now_s: float, trainer: Trainer, event: events.WorkerExited) -
     members = {node for group in trainer.groups if event.node in group.members for node in group.members}
     commands = dissolve_broken(trainer)
     match event.cause:
+        case _ if event.out_of_memory:
+            trainer.counts.worker_deaths += 1
+            return Noted(commands, replan=f"{trainer.id} ran out of memory on {event.node}")
         case ExitCause.RAISED if trained or worker.has_state:
             return Noted(commands, failure=event.detail)
         case ExitCause.RAISED if other := trainer.raised_elsewhere(event.node, event.origin):

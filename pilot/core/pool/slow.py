@@ -1,0 +1,46 @@
+"""Which nodes count as slow for their type.
+
+A node that does less than three quarters of what its type does, for two minutes, is planned for as a type of its own
+until it has done more for as long. What its type does is said by the trainer's other nodes
+(:meth:`pilot.core.curves.speeds.Speeds.shares`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pilot.core.commands import MarkNodeSlow
+from pilot.core.ids import NodeId, TrainerId
+from pilot.core.pool.node_type import SlowNode, Span
+from pilot.core.pool.pool import Pool
+
+SLOW = 0.75
+"""A node that does less than this share of what its type does is slow."""
+
+FOR_S = 120.0
+"""A node counts as slow, or no longer, after it was measured so for this long; also the longest gap in that."""
+
+
+def judge(now_s: float, pool: Pool, trainer: TrainerId, shares: Mapping[NodeId, float]) -> list[MarkNodeSlow]:
+    """Record the ``shares`` of their types that nodes do, as measured by ``trainer``; returns what changes."""
+    changed = []
+    for node, share in shares.items():
+        slow = share < SLOW
+        if slow is (node in pool.slow):
+            pool.contradicted.pop(node, None)
+            continue
+        before = pool.contradicted.get(node)
+        since_s = before.since_s if before is not None and now_s - before.last_s <= FOR_S else now_s
+        pool.contradicted[node] = Span(since_s, now_s)
+        if now_s - since_s >= FOR_S:
+            changed.append(_mark(now_s, pool, trainer, node, share))
+    return changed
+
+
+def _mark(now_s: float, pool: Pool, trainer: TrainerId, node: NodeId, share: float) -> MarkNodeSlow:
+    del pool.contradicted[node]
+    slow = pool.slow.pop(node, None) is None
+    if slow:
+        pool.slow[node] = SlowNode(now_s, share, trainer)
+    does = f"it does {share:.0%} of what {pool.type_of.get(node) or 'other'} nodes do for {trainer}"
+    return MarkNodeSlow(node, slow, f"{node} {'counts as slow' if slow else 'no longer counts as slow'}: {does}")
