@@ -35,7 +35,8 @@ from pilot.core.plan.assign import assign
 from pilot.core.plan.between import interim, next_due_s
 from pilot.core.plan.idle import Bound, Idle, idle_by
 from pilot.core.plan.objective import mean_completion_time
-from pilot.core.plan.problem import UNSAID_STEP_S, Candidate, PlanStatus, Problem
+from pilot.core.plan.placing import place
+from pilot.core.plan.problem import UNSAID_STEP_S, ByType, Candidate, PlanStatus, Problem
 from pilot.core.plan.remaining import both, completion_weights
 from pilot.core.pool.losses import NO_LOSS
 from pilot.core.pool.pool import NONE_END
@@ -260,7 +261,7 @@ class Planning(NodeTypes):
         return Problem(
             nodes=sum(types.values()) if types else nodes,
             t_fwd_s=self._forward_s(trainers),
-            candidates=tuple(_fixed(candidates, Unfixed([*types.values()] or [nodes]), self.turns(), pins)),
+            candidates=tuple(_fixed(candidates, nodes, (*types.values(),), self.turns(), pins)),
             step_s=config.decide_every_s or UNSAID_STEP_S,
             ending=len(soon.nodes),
             ends_in_s=soon.left_s,
@@ -326,40 +327,27 @@ class Planning(NodeTypes):
 
 
 def _fixed(
-    candidates: Sequence[Candidate], left: Unfixed, turns: Sequence[TrainerId], pins: Mapping[TrainerId, int]
+    candidates: Sequence[Candidate],
+    nodes: int,
+    types_nodes: ByType,
+    turns: Sequence[TrainerId],
+    pins: Mapping[TrainerId, int],
 ) -> Iterator[Candidate]:
     """``candidates`` with those ``turns`` (in order) and then those of the ``pins`` that fit, each and together."""
     by_name = {candidate.trainer: candidate for candidate in candidates}
-    must = [name for name in turns if name in by_name and left.fix(by_name[name], by_name[name].min_nodes)]
+    fixed = dict[TrainerId, Candidate]()
+
+    def fits(claim: Candidate) -> bool:
+        claims = [*(fixed | {claim.trainer: claim}).values()]
+        if types_nodes:
+            return place(claims, types_nodes) is not None
+        return sum(c.min_nodes if c.pin is None else c.pin for c in claims) <= nodes
+
+    for name in turns:
+        if name in by_name and fits(by_name[name]):
+            fixed[name] = replace(by_name[name], must_run=True)
     for candidate in candidates:
-        runs = replace(candidate, must_run=True) if candidate.trainer in must else candidate
-        pin = pins.get(candidate.trainer)
-        if pin is not None and runs.allows(pin) and left.fix(candidate, pin):
-            yield replace(runs, pin=pin)
-        else:
-            yield runs
-
-
-class Unfixed:
-    """How many ``nodes`` of each type are left beside those of the trainers whose number is fixed. As long as one way
-    is known to give all of them theirs, plans can do so."""
-
-    def __init__(self, nodes: Sequence[int]) -> None:
-        self._nodes, self._taken = list(nodes), dict[TrainerId, list[int]]()
-
-    def fix(self, candidate: Candidate, count: int) -> bool:
-        """Give it ``count`` nodes instead of those that it was given before, of the types that have most; False: there
-        are not so many."""
-        before = self._taken.get(candidate.trainer, [0] * len(self._nodes))
-        free = [nodes + taken for nodes, taken in zip(self._nodes, before, strict=True)]
-        fit = [k for k in range(len(free)) if not candidate.speeds or candidate.speeds[k]]
-        fit.sort(key=lambda k: -free[k])
-        given, missing = [0] * len(free), count
-        for k in fit[:1] if candidate.one_type else fit:
-            given[k] = min(missing, free[k])
-            missing -= given[k]
-        if missing:
-            return False
-        self._nodes = [nodes - taken for nodes, taken in zip(free, given, strict=True)]
-        self._taken[candidate.trainer] = given
-        return True
+        runs, pin = fixed.get(candidate.trainer, candidate), pins.get(candidate.trainer)
+        if pin is not None and runs.allows(pin) and fits(replace(runs, pin=pin)):
+            runs = fixed[candidate.trainer] = replace(runs, pin=pin)
+        yield runs
