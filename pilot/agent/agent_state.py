@@ -292,10 +292,12 @@ class AgentState:
             cause, detail = diagnosis.after_loop(event, worker.within_s, worker.stop_reason or "", raised, cut=cut)
         else:
             cause, detail = diagnosis.on_exit(event, worker.up, worker.stop_reason, worker.stuck_reason, raised)
+        ordered = worker.stop_reason is not None or worker.stuck_reason is not None
+        no_memory = not ordered and (event.out_of_memory or (worker.raised is not None and worker.raised.out_of_memory))
         return [
             LogLine(f"{event.trainer}: worker {cause.value}: {detail}"),
             *([] if event.status == 0 else [effect for key in groups for effect in self._close(key)]),
-            Send(wire.WorkerExited(event.trainer, cause.value, detail, event.log, origin)),
+            Send(wire.WorkerExited(event.trainer, cause.value, detail, event.log, origin, no_memory)),
             *(self.shutdown.done(event.trainer) if self.shutdown else []),
         ]
 

@@ -25,6 +25,7 @@ _CAUSES: dict[int, str] = {
     signal.SIGKILL: " (by hand, or out of memory)",
     signal.SIGBUS: " (is /dev/shm full? df /dev/shm on that node; or a file that it had mapped was cut short)",
 }
+KILLED_FOR_MEMORY = "killed by the kernel, because there was no memory left on its node"
 _DIFFERS = {
     JOINED_OTHERWISE_STATUS: ExitCause.JOINED_OTHERWISE,
     RESUMED_OTHERWISE_STATUS: ExitCause.RESUMED_OTHERWISE,
@@ -58,7 +59,7 @@ def on_exit(
     if event.status is None:
         return ExitCause.UNREAD if event.unread else ExitCause.RAISED, event.tail
     if event.status < 0:
-        return ExitCause.DIED, _by_signal(-event.status)
+        return ExitCause.DIED, KILLED_FOR_MEMORY if event.out_of_memory else _by_signal(-event.status)
     if event.status == ORPHANED_STATUS:  # of an agent that lives
         return ExitCause.RAISED, _ORPHANED
     if event.status in _DIFFERS:

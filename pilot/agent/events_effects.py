@@ -35,7 +35,7 @@ class WorkerEnded:
     log.
 
     ``status`` None: it could not be started, and ``tail`` says why; ``unread``: because of what cannot be read or
-    opened now.
+    opened now. ``out_of_memory``: the kernel has just killed a process here for lack of memory.
     """
 
     trainer: str
@@ -43,6 +43,7 @@ class WorkerEnded:
     tail: str
     log: str = ""
     unread: bool = False
+    out_of_memory: bool = False
 
 
 @dataclass(frozen=True, slots=True)

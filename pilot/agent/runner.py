@@ -198,6 +198,7 @@ class Agent:
                     self._workers.end_examination(watched.trainer)
                     self._take(watched)
                 if ticks % INSPECT_EVERY_TICKS == 0:
+                    self._workers.count_oom_kills()
                     self._find_stopped()
                     self._rotate_logs()
             for pid, status in reap([*self._groups.pids(), *self._workers.child_pids()]):

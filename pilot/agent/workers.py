@@ -8,6 +8,7 @@ import math
 import os
 import socket
 import sys
+from collections import deque
 from collections.abc import Callable, Container, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from pilot.agent.worker import LocalRanks, NodeWorker, TrainingProcess, WorkerSo
 from pilot.core.commands import ExamineGroup, StopWorker
 from pilot.core.errors import UserError
 from pilot.host import private_folder, proc
-from pilot.host.system import usable_cores
+from pilot.host.system import oom_kills, usable_cores
 from pilot.protocol import wire
 from pilot.protocol.gate import OUT_OF
 from pilot.rundir import trainer_folder
@@ -66,6 +67,7 @@ class Workers:
     _servers: dict[tuple[str, bool], ForkClient] = field(default_factory=dict)
     _unfit: dict[str, list[str]] = field(default_factory=dict)
     _count: int = 0
+    _oom_kills: deque[int] = field(default_factory=lambda: deque(maxlen=3))
 
     def warm_up(self, python: str = sys.executable, *, bare: bool = False) -> ForkClient:
         """The fork server of an interpreter, started if there is none; ``bare``: one that preloads nothing."""
@@ -335,8 +337,13 @@ class Workers:
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
+    def count_oom_kills(self) -> None:
+        """Remember how many processes the kernel has killed for lack of memory; to be called every second or so."""
+        self._oom_kills.append(oom_kills())
+
     def _ended(self, which: Callable[[TrainingProcess], bool], status: int) -> None:
         """Clean up after a training process that has ended."""
+        out_of_memory = status != 0 and bool(self._oom_kills) and oom_kills() > self._oom_kills[0]
         for worker, process in self._matching(which):
             process.control.drain()
             process.control.close()
@@ -346,7 +353,8 @@ class Workers:
             with suppress(OSError):  # it may be gone, or the file system read-only by now
                 path.unlink()
             worker.processes.remove(process)
-            self._end(worker, WorkerEnded(worker.order.trainer, status, process.last_words(), str(process.log)))
+            last = process.last_words(), str(process.log)
+            self._end(worker, WorkerEnded(worker.order.trainer, status, *last, out_of_memory=out_of_memory))
 
     def _end(self, worker: NodeWorker, end: WorkerEnded) -> None:
         """Record the end of one of its processes; the worker has ended when the last one has."""

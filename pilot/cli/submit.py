@@ -55,6 +55,19 @@ accept_option = click.option(
     type=options.FiniteRange(min=0),
     help="Pause when nodes are taken away, assumed until it is measured.",
 )
+@click.option(
+    "--types",
+    metavar="NAME,NAME,...",
+    callback=lambda _context, _option, text: tuple(text.split(",")) if text is not None else None,
+    help="Types of nodes that it can use, see pilot nodes.  [default: all]",
+)
+@click.option(
+    "--memory",
+    "memory_gb",
+    type=options.POSITIVE,
+    metavar="GB",
+    help="Memory that it needs of an accelerator, or of a node that has none.",
+)
 @click.option("--priority", type=options.POSITIVE, help="Weight for the objective 'priority'.  [default: 1]")
 @click.option(
     "--budget",

@@ -44,6 +44,8 @@ class Options(TypedDict, total=False):
     rescale_up_s: float | None
     rescale_down_s: float | None
     priority: float | None
+    types: Sequence[str] | None
+    memory_gb: float | None
     budget_node_hours: float | None
     python: str | PathLike[str] | None
     env: Mapping[str, str] | Iterable[str] | None  #: values by name; or strings, each NAME=VALUE or NAME

@@ -121,6 +121,23 @@ def usable_cores() -> int:
     return max(1, int(min([float(len(os.sched_getaffinity(0))), *quotas])))
 
 
+def oom_kills() -> int:
+    """Return how many processes of our control group the kernel has killed for lack of memory."""
+    return oom_kills_of(Path("/proc/self/cgroup").read_text(), Path("/sys/fs/cgroup"), Path("/proc/vmstat"))
+
+
+def oom_kills_of(groups: str, root: Path, host: Path) -> int:
+    """Return that of the processes of these control groups (see :func:`cgroups`); if it is not counted, that of the
+    whole host."""
+    own = next(cgroups(groups, root, "memory"), root)
+    for path in (own / "memory.events", own / "memory.oom_control", host):
+        with suppress(OSError):
+            counts = dict(line.partition(" ")[::2] for line in path.read_text().splitlines())
+            if counts.get("oom_kill", "").isdecimal():
+                return int(counts["oom_kill"])
+    return 0
+
+
 def cgroup_quotas(groups: str, root: Path) -> Iterator[float]:
     """Yield the quota, in cores, of a process's control group and of each parent group that has one."""
     for folder in cgroups(groups, root, "cpu"):

@@ -60,8 +60,7 @@ class Hello(FromAgent, frozen=True):
     ``address`` for MPI; ``job`` and ``restart`` are the batch scheduler's job id and restart count ("" and 0 if there
     is none). Its job ends in ``walltime_s`` seconds: the clocks of hosts are never compared. ``workers`` lists the
     trainers' processes running on it, as (trainer, its uid, generation or 0, step, ready). ``versions`` are those of
-    the agent's interpreter and its packages (see :mod:`pilot.agent.job_environment`). The node's hardware is as in
-    :class:`pilot.core.pool.node_type.NodeType`.
+    the agent's interpreter and its packages (see :mod:`pilot.agent.job_environment`); the rest is as in ``NodeType``.
     """
 
     pilot: str
@@ -118,6 +117,7 @@ class WorkerExited(FromAgent, frozen=True):
     detail: str = ""
     log: str = ""
     origin: str = ""
+    out_of_memory: bool = False
 
 
 class ScriptRaised(FromAgent, frozen=True):
@@ -127,6 +127,7 @@ class ScriptRaised(FromAgent, frozen=True):
     status: Count
     text: str
     origin: str
+    out_of_memory: bool = False
 
 
 class RankAddress(FromGroup, frozen=True):

@@ -31,6 +31,7 @@ from pilot.service.agents.node_types import NodeTypes
 from pilot.service.agents.rejoin import Rejoined
 from pilot.service.agents.roster import Pilot, Roster
 from pilot.service.agents.server import Peer, Server
+from pilot.service.agents.speeds import SpeedMeter
 from pilot.service.durability.live_driver import LiveDriver
 from pilot.service.planning.sampler_process import SamplerProcess
 from pilot.service.planning.solver_process import SolverProcess
@@ -78,11 +79,12 @@ class Service:
     _trouble: str = ""
     _versions_seen: VersionsSeen = field(default_factory=VersionsSeen)
     _types: NodeTypes = field(init=False)
+    _speeds: SpeedMeter = field(init=False)
 
     def __post_init__(self) -> None:
         driver, parts = self.driver, (self.launches, self.solver, self.sampler)
         self._intake = Intake(driver.core, driver.pending)
-        self._types = NodeTypes(self.site)
+        self._types, self._speeds = NodeTypes(self.site), SpeedMeter(driver.core)
         self._inbound = Inbound(driver, self.send)
         self._effects = Effects(self.site, driver, *parts, self.send, self._inbound.rendezvous.have_met)
 
@@ -238,6 +240,7 @@ class Service:
                 for trainer, times in message.step_times.items():
                     if self._intake.runs(pilot.node, trainer):
                         pilot.measured(trainer, times)
+                        self._post(self._speeds.measured(self.driver.clock(), pilot.node, trainer, times))
             case wire.Noticed():
                 self.notice(pilot, message.cause, inbound.grace_s(message))
             case _:

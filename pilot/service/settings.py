@@ -70,6 +70,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             arrivals_s=ARRIVALS_S,
             ended_kept=self.ended_kept,
             timed=self.planner in planners.TIMED,
+            typed=self.planner in planners.TYPED,
             longest_wait_s=self.longest_wait_s or math.inf,
             decide_every_s=self.decide_every_s,
             priors=_priors(self.priors),
@@ -101,6 +102,9 @@ def config_of(configured: Configured) -> CoordinatorConfig:
         if not isinstance(seconds, float | int) or not 0 <= seconds < math.inf:
             raise UserError(f"{name} of the site must be 0 or more and finite, got {seconds}")
     settings = settings_of(configured.settings)
+    if len(site.get("node_types") or {}) > 1 and settings.planner not in planners.TYPED:
+        able = " or ".join(sorted(planners.TYPED))
+        raise UserError(f"--planner {settings.planner} cannot tell types of nodes apart; use {able}")
     topology = topology_of(str(site.get("topology") or "")) if settings.node_order == TOPOLOGY else None
     return replace(settings.config(), topology=topology, **times)
 

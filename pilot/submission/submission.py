@@ -85,6 +85,8 @@ class Submission(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     #: assumed costs until they are measured; None: those of the pool's other trainers, or defaults
     rescale_down_s: float | None = None
     priority: float = 1.0
+    types: tuple[str, ...] = ()  #: see :class:`pilot.core.trainer.spec.TrainerSpec`
+    memory_gb: float = 0.0  #: see :class:`pilot.core.trainer.spec.TrainerSpec`
     budget_node_hours: float | None = None
     warm_up_s: float = 900.0
     after_loop_s: float = 600.0

@@ -18,6 +18,7 @@ COST_MAX_S = 1e9
 TIME_MAX_S = 1e9
 PRIORITY_MAX = 1e9
 BUDGET_MAX_H = 1e9
+MEMORY_MAX_GB = 1e6
 
 
 class Profiling(StrEnum):
@@ -108,6 +109,8 @@ class TrainerSpec:
             yield f"priority must be greater than 0, {bounds}, got {self.priority}"
         if self.budget_node_hours is not None and not 0 < self.budget_node_hours <= BUDGET_MAX_H:
             yield f"a budget must be more than 0 and at most {BUDGET_MAX_H:g} node-hours"
+        if not all(self.types) or not 0 <= self.memory_gb <= MEMORY_MAX_GB:
+            yield f"--types takes names, and --memory a number of GB from 0 to {MEMORY_MAX_GB:g}"
         if self.check is Checking.REQUIRE and (why := self.uncheckable()):
             yield f"--check require: {why}; with --check auto it grows unchecked"
         if self.curve is not None and not all(map(is_rate, self.curve.per_s)):

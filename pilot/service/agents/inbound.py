@@ -99,7 +99,8 @@ class Inbound:
         if trainer is None or node not in trainer.workers:
             return []
         detail = f"{message.detail}\n(log: {message.log})" if message.log else message.detail
-        return [events.WorkerExited(trainer.id, node, _cause(message.cause), detail, message.origin)]
+        cause = _cause(message.cause)
+        return [events.WorkerExited(trainer.id, node, cause, detail, message.origin, message.out_of_memory)]
 
     def _group_formed(self, node: NodeId, message: wire.GroupFormed) -> list[Event]:
         """Completes ``FormGroup``."""

@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import suppress
 
+import torch
 from torch.distributed import DistError
 
 from pilot.core.errors import PilotError, UserError, one_line
@@ -53,7 +54,8 @@ def report(error: BaseException) -> None:
     if isinstance(error, SystemExit) and error.code in (None, 0):
         return
     texts = one_line(words(error)), one_line(origin(error))
-    send(wire.ScriptRaised(os.environ.get("PILOT_TRAINER", ""), _status(error), *texts))
+    no_memory = any(isinstance(cause, (MemoryError, torch.OutOfMemoryError)) for cause in _causes(error))
+    send(wire.ScriptRaised(os.environ.get("PILOT_TRAINER", ""), _status(error), *texts, no_memory))
 
 
 def watch_end() -> None:

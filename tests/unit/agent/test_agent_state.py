@@ -123,6 +123,28 @@ def test_a_worker_with_an_order_to_stop_has_time_to_end_by_itself(up: Machine) -
     assert up.after(STOP_LIMIT_S) == []
 
 
+@pytest.mark.parametrize(
+    ("said", "end", "no_memory"),
+    [
+        (None, WorkerEnded("t1", -9, "", out_of_memory=True), True),
+        (None, WorkerEnded("t1", -9, ""), False),
+        (wire.ScriptRaised("t1", 1, "torch.OutOfMemoryError: x", "", True), WorkerEnded("t1", 1, ""), True),
+        (wire.ScriptRaised("t1", 1, "ValueError: x", ""), WorkerEnded("t1", 1, ""), False),
+    ],
+)
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_worker_that_ended_for_lack_of_memory_is_told_so_unless_it_was_stopped(
+    up: Machine, said: wire.ScriptRaised | None, end: WorkerEnded, no_memory: bool, stopped: bool
+) -> None:
+    if said is not None:
+        up.take(WorkerMessage("t1", said))
+    if stopped:
+        up.order(StopWorker("t1", "", "the plan"))
+    told = [e.message for e in up.take(end) if isinstance(e, Send) and isinstance(e.message, wire.WorkerExited)]
+    assert [message.out_of_memory for message in told] == [no_memory and not stopped]
+    assert no_memory or "no memory" not in told[0].detail
+
+
 @pytest.mark.parametrize("order", ["", "before", "after"])
 def test_a_script_that_raised_is_not_held_by_its_threads(up: Machine, order: str) -> None:
     told = "its script failed after the loop: " if order else ""

@@ -39,6 +39,20 @@ def test_what_makes_no_sense_is_the_users_error(changes: dict[str, object], says
         Settings(**changes).config()
 
 
+@pytest.mark.parametrize(("planner", "able"), [("milp", True), ("dp", True), ("equal-share", False)])
+def test_a_planner_that_cannot_tell_types_apart_is_refused_where_there_are_several(planner: str, able: bool) -> None:
+    settings = Settings(planner=planner)
+    assert settings.config().typed is able
+    plain = msgspec.to_builtins(settings)
+    one, two = (Configured(plain, {"node_types": {name: {} for name in names}}) for names in ("a", "ab"))
+    assert config_of(one).typed is able
+    if able:
+        assert config_of(two).typed
+    else:
+        with pytest.raises(UserError, match=f"--planner {planner} cannot tell types of nodes apart; use dp or milp"):
+            config_of(two)
+
+
 def test_the_topology_is_the_sites() -> None:
     settings = msgspec.to_builtins(Settings(node_order="topology"))
     assert config_of(Configured(settings, {"topology": "(x[0-9]+)c"})).topology == Topology("(x[0-9]+)c")

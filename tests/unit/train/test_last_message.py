@@ -16,6 +16,7 @@ import torch
 
 from pilot.core.errors import CheckpointError, UserError
 from pilot.core.pool.evidence import HEAD_MAX
+from pilot.protocol import wire
 from pilot.train.script import last_message
 
 HELP = {
@@ -91,6 +92,25 @@ def test_an_exception(tmp_path: Path, code: str, words: str, origin: str) -> Non
     where = last_message.origin(error)
     assert where.removeprefix(f"{tmp_path}/train.py, ").startswith(origin)
     assert bool(origin) == bool(where)
+
+
+@pytest.mark.parametrize(
+    ("code", "no_memory"),
+    [
+        ("raise MemoryError", True),
+        ("raise torch.OutOfMemoryError('CUDA out of memory')", True),
+        (FROM.format("raise MemoryError"), True),
+        ("raise RuntimeError('CUDA out of memory')", False),
+        ("raise ValueError", False),
+    ],
+)
+def test_a_lack_of_memory_is_told_by_the_class_of_the_exception(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: str, no_memory: bool
+) -> None:
+    told: list[wire.ScriptRaised] = []
+    monkeypatch.setattr(last_message, "send", told.append)
+    last_message.report(raised(tmp_path, code))
+    assert [message.out_of_memory for message in told] == [no_memory]
 
 
 def test_the_place_is_the_innermost_line_of_the_users() -> None:

@@ -21,6 +21,7 @@ from pilot.rundir.rundir import RunDir
 from pilot.service.durability.learned import Learned
 from pilot.service.requests.api import Api
 from pilot.service.requests.launch_store import LaunchStore
+from pilot.site.site import Site
 from pilot.submission.submission import Submission
 from tests.unit.service.stage import LAUNCH, Stage
 
@@ -47,6 +48,15 @@ def test_a_node_without_pilots_is_cleared_by_its_name(tmp_path: Path) -> None:
         asyncio.run(api.clear(SomeNodes(nodes=["n2", "n3"])))
     assert used == []
     assert asyncio.run(api.clear(SomeNodes(nodes=["n2"]))).nodes == used == ["n2"]
+
+
+def test_a_type_of_nodes_that_the_site_does_not_have_is_refused(tmp_path: Path) -> None:
+    site = Site(name="mixed", scheduler="slurm", node_types={"a100": {}, "a40": {}})
+    view = SimpleNamespace(launches=LaunchStore(RunDir(tmp_path), "pool", None), study_store=None)
+    stage = Stage(CoordinatorConfig())
+    api = Api(site, None, stage, view, lambda _: None, lambda _: None, Learned(None, "site"))
+    with pytest.raises(UserError, match="site mixed has no type of nodes 'h100'; there are: a100, a40"):
+        asyncio.run(api.submit(Submission(launch=LAUNCH, types=("a100", "h100"))))
 
 
 def test_who_waits_for_a_past_trainer_is_told_how_it_ended(api: Api) -> None:
