@@ -20,9 +20,9 @@ from pyomo.environ import value as value_of
 from pyomo.repn.plugins.lp_writer import LPWriter
 
 from pilot.core.errors import PilotError, SolverError
-from pilot.core.plan.problem import Plan, PlanStatus, Problem
-from pilot.planners import dp, model
-from pilot.planners.choice import best_known, plan_of
+from pilot.core.plan.problem import ByType, Plan, PlanStatus, Problem
+from pilot.planners import dp, mixed_model, model
+from pilot.planners.choice import best_known, plan_by_type, plan_of
 from pilot.planners.solvers import NOTHING, find
 
 log = logging.getLogger(__name__)
@@ -36,6 +36,8 @@ INCUMBENT_SHARE = 0.25
 NEGLIGIBLE_GAP = 1e-4
 """A plan by prices that is as near to its bound as this share needs no solver, which takes longer than this share of
 the forward-looking time."""
+NEGLIGIBLE_GAP_OF_TYPES = 1e-3
+"""The same for several types, where solvers take seconds, and whole nodes lie further from the bound."""
 
 TOLERANCE = 1e-9
 """A share of the objective: plans that differ by less are worth the same."""
@@ -54,8 +56,10 @@ class Formulation:
     counts: Callable[[ConcreteModel], list[int]]
     start: Callable[[ConcreteModel, Any], None] | None = None
     ending: Callable[[ConcreteModel], list[int]] | None = None
+    by_type: Callable[[ConcreteModel], list[ByType]] | None = None  #: the counts' parts, if there are several types
 
 
+MIXED = Formulation("milp", mixed_model.build, mixed_model.counts, mixed_model.start, by_type=mixed_model.by_type)
 PIECES = Formulation("milp", model.build, model.counts, model.start, model.ending)
 
 
@@ -70,6 +74,7 @@ class SolveOutcome:
     solve_s: float = 0.0
     value: float | None = None
     ending: Sequence[int] = ()
+    by_type: Sequence[ByType] = ()
 
 
 def plan(problem: Problem, limit_s: float, solver: str = "cbc", formulation: Formulation = PIECES) -> Plan:
@@ -80,13 +85,15 @@ def plan(problem: Problem, limit_s: float, solver: str = "cbc", formulation: For
     """
     started_s = time.monotonic()
     deadline_s = started_s + limit_s
+    formulation = MIXED if problem.types else formulation
     incumbent = dp.incumbent(problem, started_s + INCUMBENT_SHARE * limit_s)
-    if problem.types:
-        return replace(incumbent, planner=formulation.planner)
     outcome = SolveOutcome()
     if not any(c.most_within(problem.nodes) for c in problem.candidates):
-        outcome = SolveOutcome(proved=True, counts=[0] * len(problem.candidates))
-    elif time.monotonic() < deadline_s and not _nearly_best(incumbent):
+        none = (0,) * len(problem.types)
+        outcome = SolveOutcome(
+            proved=True, counts=[0] * len(problem.candidates), by_type=[none] * len(problem.candidates)
+        )
+    elif time.monotonic() < deadline_s and not _nearly_best(problem, incumbent):
         outcome = attempt(problem, deadline_s, solver, formulation, incumbent)
     made = _choose(problem, outcome, incumbent, formulation.planner)
     return replace(made, build_s=outcome.build_s, solve_s=outcome.solve_s)
@@ -115,14 +122,18 @@ def solve(
         answer = find(solver)(lp, deadline_s - built_s, known, gap) if built_s < deadline_s else NOTHING
     counts = reached = None
     ending: Sequence[int] = ()
+    by_type: Sequence[ByType] = ()
     if answer.values is not None:
         _load(m, columns, answer.values)
         counts = formulation.counts(m)
         ending = formulation.ending(m) if formulation.ending is not None else ()
-        _check(problem, counts, ending)
+        by_type = formulation.by_type(m) if formulation.by_type is not None else ()
+        if not problem.permits(_made(problem, SolveOutcome(counts=counts, ending=ending, by_type=by_type))):
+            raise SolverError(f"its solution {by_type or counts} does not fit the problem")
         reached = value_of(m.value) / m.scale + m.constant
     bound = None if answer.bound is None else answer.bound / m.scale + m.constant
-    return SolveOutcome(answer.proved, counts, bound, built_s - started_s, time.monotonic() - built_s, reached, ending)
+    times_s = built_s - started_s, time.monotonic() - built_s
+    return SolveOutcome(answer.proved, counts, bound, *times_s, reached, ending, by_type)
 
 
 def attempt(
@@ -144,9 +155,9 @@ def _choose(problem: Problem, outcome: SolveOutcome, incumbent: Plan, planner: s
     known, margin = replace(incumbent, planner=planner), TOLERANCE * max(1.0, abs(incumbent.objective))
     solved = None
     if outcome.counts is not None:
-        solved = plan_of(problem, outcome.counts, PlanStatus.OPTIMAL, 0.0, planner, outcome.ending)
+        solved = replace(_made(problem, outcome), planner=planner)
     if not outcome.proved:
-        bound = _bound(incumbent) if outcome.bound is None else outcome.bound
+        bound = min((bound for bound in (outcome.bound, _bound(incumbent)) if bound is not None), default=None)
         return best_known(problem, [known, solved] if solved else [known], bound, planner)
     if solved is None or solved.objective < known.objective - margin:
         return known
@@ -155,9 +166,10 @@ def _choose(problem: Problem, outcome: SolveOutcome, incumbent: Plan, planner: s
     return replace(known, gap=0.0, status=PlanStatus.KEPT if known.status is PlanStatus.KEPT else PlanStatus.OPTIMAL)
 
 
-def _nearly_best(incumbent: Plan) -> bool:
+def _nearly_best(problem: Problem, incumbent: Plan) -> bool:
     by_prices = incumbent.status is not PlanStatus.OPTIMAL
-    return by_prices and incumbent.gap is not None and incumbent.gap <= NEGLIGIBLE_GAP
+    negligible = NEGLIGIBLE_GAP_OF_TYPES if problem.types else NEGLIGIBLE_GAP
+    return by_prices and incumbent.gap is not None and incumbent.gap <= negligible
 
 
 def _bound(incumbent: Plan) -> float | None:
@@ -191,7 +203,7 @@ def _load(m: ConcreteModel, columns: Mapping[str, Any], values: Mapping[str, flo
         columns[name].set_value(value, skip_validation=True)
 
 
-def _check(problem: Problem, counts: Sequence[int], ending: Sequence[int]) -> None:
-    made = plan_of(problem, counts, PlanStatus.INCUMBENT, None, "", ending)
-    if not problem.feasible(made.as_dict(), dict(made.ending)):
-        raise SolverError(f"its solution {counts} does not fit the problem")
+def _made(problem: Problem, outcome: SolveOutcome) -> Plan:
+    if problem.types:
+        return plan_by_type(problem, outcome.by_type, PlanStatus.OPTIMAL, 0.0, "")
+    return plan_of(problem, outcome.counts or (), PlanStatus.OPTIMAL, 0.0, "", outcome.ending)

@@ -6,17 +6,27 @@ from dataclasses import replace
 from random import Random
 
 import pytest
+from pyomo.environ import Constraint
+from pyomo.environ import value as value_of
 
 from benchmarks.planners import problem as one_type
 from pilot import planners
 from pilot.core.curves.curve import Curve
-from pilot.core.errors import UserError
+from pilot.core.errors import SolverError, UserError
 from pilot.core.ids import TrainerId
 from pilot.core.plan.between import interim
 from pilot.core.plan.problem import Plan, PlanStatus, Problem
-from pilot.planners import dp, mixed_prices
-from pilot.planners.choice import can_stay
-from tests.unit.planners.mixed_problems import TYPES, best_mixed, mixed_candidate, mixed_problem, random_problem
+from pilot.planners import dp, mixed_model, mixed_prices, solvers
+from pilot.planners.choice import can_stay, plan_by_type
+from tests.unit.planners.mixed_problems import (
+    SOLVERS_TOLERANCE,
+    TYPES,
+    best_mixed,
+    disagreement,
+    mixed_candidate,
+    mixed_problem,
+    random_problem,
+)
 
 SEEDS = range(100)
 
@@ -48,6 +58,37 @@ def test_planners_that_tell_types_apart_give_the_pins_and_let_those_run_that_mus
     plan = planners.make(name)
     for problem in map(random_problem, SEEDS):
         checked(problem, plan(problem))
+
+
+@pytest.mark.parametrize("solver", planners.SOLVERS)
+def test_solvers_agree_with_an_enumeration(solver: str) -> None:
+    """By themselves, from the plan by prices or from nothing. ``benchmarks.mixed_planners`` tries more problems."""
+    for seed in SEEDS:
+        assert disagreement(random_problem(seed), solver, from_prices=bool(seed % 2)) <= SOLVERS_TOLERANCE
+
+
+@pytest.mark.parametrize("solver", planners.SOLVERS)
+def test_identical_trainers_are_planned_for_like_others(solver: str) -> None:
+    """The known plan gives the last of them most; in the model it is the first."""
+    steep = Curve.of([(1, 1.0), (2, 3.0), (6, 4.0)])
+    given = mixed_problem((3, 2), *[mixed_candidate((0, 0), (1.0, 0.5), curve=steep)] * 3)
+    assert disagreement(given, solver, from_prices=True) <= SOLVERS_TOLERANCE
+    known = plan_by_type(given, [(0, 1), (0, 1), (3, 0)], PlanStatus.INCUMBENT, None, "")
+    m = mixed_model.build(given)
+    mixed_model.start(m, known)
+    assert mixed_model.by_type(m) == [(3, 0), (0, 1), (0, 1)]
+    assert value_of(m.value) / m.scale == pytest.approx(known.objective)
+    assert all(c.lslack() >= -1e-9 and c.uslack() >= -1e-9 for c in m.component_data_objects(Constraint))
+
+
+def test_a_solver_that_fails_leaves_the_plan_by_prices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(solvers._SOLVERS, "cbc", (fails, lambda: True, ""))
+    for seed in range(5):
+        checked(random_problem(seed), planners.make("milp", "cbc")(random_problem(seed)))
+
+
+def fails(*_: object) -> solvers.SolverAnswer:
+    raise SolverError("it fell")
 
 
 def test_only_planners_that_tell_types_apart_take_several() -> None:

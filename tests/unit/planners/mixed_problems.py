@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import math
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
 
 from pilot.core.curves.curve import Curve
 from pilot.core.plan.problem import ByType, Candidate, Problem
+from pilot.planners import milp, mixed_prices
 from tests.unit.planners.problems import NAMES
 
 TYPES = ("a100", "h100", "a40")
@@ -100,3 +103,19 @@ def best_mixed(problem: Problem) -> float:
                 after[now] = max(after.get(now, value + gain), value + gain)
         best = after
     return max(best.values())
+
+
+SOLVERS_TOLERANCE = 1e-6
+"""A share of the largest value: solvers end when no variable seems to be worth more than about 1e-7."""
+
+
+def disagreement(problem: Problem, solver: str, from_prices: bool) -> float:
+    """How far the value of a solver's plan is from the optimum, as a share of the largest value; infinite if it did not
+    prove it."""
+    start = mixed_prices.plan(problem, "dp") if from_prices else None
+    outcome = milp.solve(problem, time.monotonic() + 60.0, solver, milp.MIXED, start)
+    if not outcome.proved:
+        return math.inf
+    by_type = {c.trainer: nodes for c, nodes in zip(problem.candidates, outcome.by_type, strict=True)}
+    largest = max(problem.t_fwd_s * max(c.value.per_s) for c in problem.candidates)
+    return abs(problem.objective_on(by_type) - best_mixed(problem)) / max(1.0, largest)
