@@ -31,8 +31,9 @@ Values = NDArray[np.float64]
 
 MOST_BENDS = 16
 """Of a curve with more bends, some are left out in the bound, and what it is worth more there is added."""
-SHARPEST = 1e-5
-"""How far maxima are smoothed at last, as a share of the mean trainer's gain."""
+_SMOOTHEST, _SHARPEST = 0.25, 1e-5  #: how far maxima are smoothed, as a share of the mean trainer's gain
+_FAR = 20.0  #: so many times that below the best column, others do not count
+_PRIMES = np.array([p for p in range(2, 100) if all(p % d for d in range(2, p))])
 _NEWTON_STEPS = 8
 _NEAREST = 16  #: so many vertices of each trainer are rounded
 _PAIRS = (64, 256)  #: so many changes that take nodes are tried together with so many that give some back
@@ -215,8 +216,8 @@ def _ratio(above: Values, below: Values) -> Values:
 
 
 def _sorted(t: _Trainers, owner: Whole, nodes: Values) -> _Columns:
-    """The columns of all trainers, by trainer, without those that are worth less than nothing. One that must run, but
-    cannot, has nothing."""
+    """The columns of all trainers, by trainer, each once, without those that are worth less than nothing. One that must
+    run, but cannot, has nothing."""
     everyone = np.arange(len(t.held))
     idle = t.gains(everyone, np.zeros_like(t.held))
     gains = t.gains(owner, nodes)
@@ -224,50 +225,71 @@ def _sorted(t: _Trainers, owner: Whole, nodes: Values) -> _Columns:
     without = np.setdiff1d(everyone, owner[keep])
     owner = np.concatenate((owner[keep], without))
     nodes = np.concatenate((nodes[keep], np.zeros((len(without), nodes.shape[1]))))
-    order = np.argsort(owner, kind="stable")
-    gains = np.concatenate((gains[keep], idle[without]))[order]
-    return _Columns(owner[order], nodes[order], gains, np.searchsorted(owner[order], everyone))
+    gains = np.concatenate((gains[keep], idle[without]))
+    spread = nodes @ np.sqrt(_PRIMES[: nodes.shape[1]])  # differs between columns that differ
+    _, once = np.unique((owner * (1.0 + spread.max()) + spread).round(7), return_index=True)
+    return _by_owner(owner[once], nodes[once], gains[once])
+
+
+def _by_owner(owner: Whole, nodes: Values, gains: Values) -> _Columns:
+    return _Columns(owner, nodes, gains, np.searchsorted(owner, np.arange(owner[-1] + 1)))
 
 
 def _best_prices(columns: _Columns, there: Values) -> tuple[Values, float]:
     """The prices at which the bound is lowest, and the bound."""
     best, none = np.maximum.reduceat(columns.gains, columns.firsts), np.minimum.reduceat(columns.gains, columns.firsts)
     scale = float((best - none).mean()) or 1.0
-    scaled = _Columns(columns.owner, columns.nodes, columns.gains / scale, columns.firsts)
+    scaled = replace(columns, gains=columns.gains / scale)
     prices = np.full(len(there), 0.5 * len(columns.firsts) / max(1.0, there.sum()))
-    lowest, at, sharp = math.inf, prices, 0.25
-    while sharp >= SHARPEST:
-        for _ in range(_NEWTON_STEPS):
-            value, slope, bend, bound = _smoothed(scaled, there, prices, sharp)
-            if bound < lowest:
-                lowest, at = bound, prices
-            step = -np.linalg.solve(bend, slope)
-            if -(slope @ step) < 1e-3 * sharp:
-                break
-            length = min(1.0, 0.9 / max(1e-300, float((-step / prices).max())))
-            while length > 1e-9 and _smoothed(scaled, there, prices + length * step, sharp)[0] > value:
-                length *= 0.5
-            prices = prices + length * step
+    lowest, at, sharp = math.inf, prices, _SMOOTHEST
+    while sharp >= _SHARPEST:
+        prices = _newton(_near(scaled, prices, _FAR * sharp), there, prices, sharp)
+        bound = float(_best(scaled, prices)[1].sum() + prices @ there)
+        if bound < lowest:
+            lowest, at = bound, prices
         sharp *= 0.2
     return at * scale, lowest * scale
 
 
-def _smoothed(
-    columns: _Columns, there: Values, prices: Values, sharp: float
-) -> tuple[float, Values, NDArray[np.float64], float]:
-    """The smoothed bound at ``prices``, which stay positive by a barrier, with its gradient and second derivatives; and
-    the bound itself."""
+def _best(columns: _Columns, prices: Values) -> tuple[Values, Values]:
+    """What each column is worth beyond the price, and what the best one of each trainer is."""
     surplus = columns.gains - columns.nodes @ prices
-    best = np.maximum.reduceat(surplus, columns.firsts)
-    weights = np.exp((surplus - best[columns.owner]) / sharp)
-    total = np.add.reduceat(weights, columns.firsts)
-    weights /= total[columns.owner]
-    asked = weights[:, None] * columns.nodes
-    mean = np.add.reduceat(asked, columns.firsts)
-    bound = float(best.sum() + prices @ there)
-    value = bound + sharp * float(np.log(total).sum() - np.log(prices).sum())
-    bend = (columns.nodes.T @ asked - mean.T @ mean) / sharp + np.diag(sharp / prices**2 + _RIDGE)
-    return value, there - mean.sum(axis=0) - sharp / prices, bend, bound
+    return surplus, np.maximum.reduceat(surplus, columns.firsts)
+
+
+def _near(columns: _Columns, prices: Values, margin: float) -> _Columns:
+    """The columns that are worth at most ``margin`` less than the best one of their trainer."""
+    surplus, best = _best(columns, prices)
+    near = surplus >= best[columns.owner] - margin
+    return _by_owner(columns.owner[near], columns.nodes[near], columns.gains[near])
+
+
+def _newton(columns: _Columns, there: Values, prices: Values, sharp: float) -> Values:
+    """The prices at which the smoothed bound is lowest. They stay positive by a barrier, ``-sharp log(price)``."""
+
+    def smoothed(prices: Values) -> tuple[float, Values]:
+        surplus, best = _best(columns, prices)
+        weights = np.exp((surplus - best[columns.owner]) / sharp)
+        total = np.add.reduceat(weights, columns.firsts)
+        logs = np.log(total).sum() - np.log(prices).sum()
+        return float(best.sum() + prices @ there + sharp * logs), weights / total[columns.owner]
+
+    value, weights = smoothed(prices)
+    for _ in range(_NEWTON_STEPS):
+        asked = weights[:, None] * columns.nodes
+        mean = np.add.reduceat(asked, columns.firsts)
+        bend = (columns.nodes.T @ asked - mean.T @ mean) / sharp + np.diag(sharp / prices**2 + _RIDGE)
+        slope = there - mean.sum(axis=0) - sharp / prices
+        step = -np.linalg.solve(bend, slope)
+        if -(slope @ step) < 1e-3 * sharp:
+            break
+        length, before = min(1.0, 0.9 / max(1e-300, float((-step / prices).max()))), value
+        value, weights = smoothed(prices + length * step)
+        while value > before and length > 1e-9:
+            length *= 0.5
+            value, weights = smoothed(prices + length * step)
+        prices = prices + length * step
+    return prices
 
 
 def _rounded(t: _Trainers, columns: _Columns, prices: Values) -> tuple[Whole, Whole]:

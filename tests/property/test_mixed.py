@@ -16,7 +16,7 @@ from pilot.core.errors import SolverError, UserError
 from pilot.core.ids import TrainerId
 from pilot.core.plan.between import interim
 from pilot.core.plan.problem import Plan, PlanStatus, Problem
-from pilot.planners import dp, mixed_model, mixed_prices, solvers
+from pilot.planners import dp, milp, mixed_model, mixed_prices, solvers
 from pilot.planners.choice import can_stay, plan_by_type
 from tests.unit.planners.mixed_problems import (
     SOLVERS_TOLERANCE,
@@ -56,8 +56,8 @@ def test_plans_by_prices_are_feasible_and_within_the_bound_and_mostly_the_best()
 @pytest.mark.parametrize("name", sorted(planners.TYPED))
 def test_planners_that_tell_types_apart_give_the_pins_and_let_those_run_that_must(name: str) -> None:
     plan = planners.make(name)
-    for problem in map(random_problem, SEEDS):
-        checked(problem, plan(problem))
+    lack = [checked(problem, plan(problem)) for problem in map(random_problem, SEEDS)]
+    assert name != "milp" or max(lack) <= milp.NEGLIGIBLE_GAP_OF_TYPES
 
 
 @pytest.mark.parametrize("solver", planners.SOLVERS)
