@@ -20,9 +20,14 @@ Versions = Annotated[dict[Name, Name], Meta(max_length=16)]  #: of what is insta
 
 
 class StepTimes(msgspec.Struct, frozen=True, array_like=True):
-    """A node computed ``samples`` in ``steps`` for ``own_s`` of ``wall_s``; the rest it waited for other nodes."""
+    """A node computed ``samples`` in ``steps`` for ``own_s`` of ``wall_s``; the rest it waited for other nodes.
+    ``equal_shares``: samples are not divided by the nodes' times; ``limit_loss``: the part of a step's time that is
+    lost because a rank's share may not grow further.
+    """
 
     steps: Count
     samples: Count
     own_s: Seconds
     wall_s: Seconds
+    equal_shares: bool = False
+    limit_loss: Annotated[float, Meta(ge=0, le=1)] = 0.0

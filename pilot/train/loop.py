@@ -14,7 +14,7 @@ from pilot.protocol.run_identity import ALL_EPOCHS, ALL_ITERATIONS
 from pilot.train.check.settings import CheckedRun
 from pilot.train.data import rng
 from pilot.train.data.rehearsal import Rehearsal
-from pilot.train.data.sampler import Batching, StepShare, mix
+from pilot.train.data.sampler import Batching, Bounds, StepShare, mix
 from pilot.train.data.training_loader import Batches, LoopView, Rest
 from pilot.train.gradients.exchanges import Exchanges
 from pilot.train.iterations import Turns
@@ -80,6 +80,7 @@ class SessionLoop(LoopView):
         node_group, ties = node_fabric(os.environ, self.seat, trained, sharded=sharded)
         exchanges = Exchanges(training, wire_dtype, node_group)
         self.group = group_of(os.environ, self.seat, training, exchanges, self._resized, ties)
+        self.group.shares.made = self.batches_made
         self.collectives = Collectives(self.group, training)
         rollback = Rollback(training)
         self.step = Step(training, self.group, exchanges, self.guard, rollback, seed, self.metrics, ties)
@@ -233,6 +234,11 @@ class SessionLoop(LoopView):
     def steps_done(self) -> int:
         return self._training.position.epoch_steps
 
+    def bounds(self, step: int) -> Bounds:
+        position = self._training.position
+        rehearsal = self.step.rehearsal if step == position.epoch_steps else None
+        return self.group.shares.bounds(position.step + step - position.epoch_steps, rehearsal)
+
     def align(self) -> None:
         """See :class:`~pilot.train.data.training_loader.LoopView`; ends the script if the others have stopped."""
         self._expect_loop()
@@ -353,7 +359,9 @@ class SessionLoop(LoopView):
             )
         return self.made
 
-    def batching(self, per_node: int | None, total: int | None, micro: int | None, drop_last: bool) -> Batching:
+    def batching(
+        self, per_node: int | None, total: int | None, micro: int | None, drop_last: bool, shares: str
+    ) -> Batching:
         """Return the batching of the session's only loader; :class:`UserError` if these sizes cannot be used."""
         if self.made is not None:
             raise UserError(
@@ -366,7 +374,7 @@ class SessionLoop(LoopView):
                 " or use a smaller batch"
             )
         sharded = self._training.sharding is not None
-        batching = Batching(per_node, total, micro, drop_last, self.seat.size, in_step=sharded)
+        batching = Batching(per_node, total, micro, drop_last, self.seat.size, in_step=sharded, sharing=shares)
         if per_node is not None and self._training.rate.rule is None:
             raise UserError(
                 "batch_size= is per node, so the batch grows with the nodes: pass lr_rule='linear', 'sqrt' or 'none' to"

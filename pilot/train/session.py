@@ -16,6 +16,7 @@ from pilot.train.alike import sample_numbers
 from pilot.train.check.settings import CheckedRun
 from pilot.train.data import rng
 from pilot.train.data.loader import DatasetBatches, arguments_of
+from pilot.train.data.sampler import BALANCED
 from pilot.train.data.stream import StreamBatches
 from pilot.train.data.training_loader import Draws, Loader, Stream, Uncopied
 from pilot.train.evaluation import Evaluation, Function
@@ -107,6 +108,7 @@ class Session(Uncopied):
         replacement: bool = False,
         num_samples: int | None = None,
         drop_last: bool = False,
+        shares: str = BALANCED,
         **options: Any,
     ) -> Loader:
         """Create the training loader; a session has exactly one.
@@ -124,6 +126,9 @@ class Session(Uncopied):
         replacement, num_samples : draw ``num_samples`` samples per epoch with replacement (default: the dataset's
             length)
         drop_last : skip an epoch's last step if it is not full (the number of dropped samples depends on the group)
+        shares : how ``global_batch_size`` is divided: "balanced": faster ranks get more, so that all finish together,
+            but without ``micro_batch_size`` at most a quarter more than an equal share; "free": without that limit, if
+            each node's memory suffices; "equal": all the same
         options : options of torch's ``DataLoader``, except those that choose samples (``docs/elastic-reference.md``)
         """
         if isinstance(dataset, DataLoader):
@@ -132,7 +137,7 @@ class Session(Uncopied):
             if batch_size is None and global_batch_size is None:
                 global_batch_size = size
             dataset = dataset.dataset
-        batching = self._loop.batching(batch_size, global_batch_size, micro_batch_size, drop_last)
+        batching = self._loop.batching(batch_size, global_batch_size, micro_batch_size, drop_last, shares)
         order: Any = {"shuffle": shuffle, "replacement": replacement, "num_samples": num_samples}
         self._loop.made = batches = DatasetBatches(self._loop, dataset, batching, **order, options=options)
         if self._loop.checked is not None:
@@ -156,6 +161,7 @@ class Session(Uncopied):
         global_batch_size: int | None = None,
         micro_batch_size: int | None = None,
         drop_last: bool = False,
+        shares: str = BALANCED,
         collate_fn: Callable[[list[Any]], Any] = default_collate,
     ) -> Stream:
         """Create the training loader, instead of :meth:`loader`, for samples that arrive one after the other.
@@ -165,10 +171,10 @@ class Session(Uncopied):
         source : an iterable that yields an epoch's samples in the same order on all nodes, each time; it may have
             ``from_cursor(n)``, which starts at sample n (otherwise the first n are read and skipped), and
             ``set_epoch(n)``, which is called before each epoch
-        batch_size, global_batch_size, micro_batch_size, drop_last : see :meth:`loader`
+        batch_size, global_batch_size, micro_batch_size, drop_last, shares : see :meth:`loader`
         collate_fn : makes a batch from a list of samples
         """
-        batching = self._loop.batching(batch_size, global_batch_size, micro_batch_size, drop_last)
+        batching = self._loop.batching(batch_size, global_batch_size, micro_batch_size, drop_last, shares)
         self._training.identity |= identity.of_data(None, batching, shuffle="False")
         self._loop.made = batches = StreamBatches(self._loop, source, batching, collate_fn)
         if self._loop.checked is not None:
@@ -186,7 +192,12 @@ class Session(Uncopied):
         return script_end.closed_at_end(self._loop.epochs(count))
 
     def iterations(
-        self, count: int, *, global_batch_size: int | None = None, micro_batch_size: int | None = None
+        self,
+        count: int,
+        *,
+        global_batch_size: int | None = None,
+        micro_batch_size: int | None = None,
+        shares: str = BALANCED,
     ) -> Iterator[int]:
         """Yield the indices of the steps still to do, up to ``count - 1``, one per turn; epochs advance by themselves.
         After the last step the trainer has finished.
@@ -200,13 +211,16 @@ class Session(Uncopied):
         global_batch_size, micro_batch_size : without a loader, for a script that makes its samples itself: the number
             that all ranks draw for a step, of which each draws :attr:`share`, at most ``micro_batch_size`` at once.
             Without these sizes all ranks compute the same, and the gradient of rank 0 counts
+        shares : of these ranks, see :meth:`loader`
         """
         if self._loop.made is None:
-            batching = self._loop.batching(None, global_batch_size or 1, micro_batch_size, drop_last=False)
+            batching = self._loop.batching(None, global_batch_size or 1, micro_batch_size, False, shares)
             self._training.identity |= identity.of_data(None, batching, shuffle="by the script")
             self._loop.made = Draws(self._loop, batching)
-        elif global_batch_size is not None or micro_batch_size is not None:
-            raise UserError("session.iterations: the loader has the batch size; pass it to one of the two")
+        elif (global_batch_size, micro_batch_size, shares) != (None, None, BALANCED):
+            raise UserError(
+                "session.iterations: the loader has the batch size and shares=; pass them to one of the two"
+            )
         return script_end.closed_at_end(self._loop.iterations(count))
 
     def stop(self) -> None:

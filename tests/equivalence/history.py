@@ -5,8 +5,10 @@ This is a short independent implementation, since :mod:`pilot.train.data.sampler
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from pilot.train.state.progress import LineageRow
 
@@ -36,7 +38,8 @@ class Part:
 @dataclass(frozen=True)
 class Step:
     """Step ``number`` took the samples [cursor, cursor_end) of ``epoch``. ``rehearsing``: the ranks that only repeated
-    what another one did, by which.
+    what another one did, by which; ``bounds``: the samples of a full step before each of the others, if not evenly
+    divided.
     """
 
     number: int
@@ -45,6 +48,7 @@ class Step:
     cursor_end: int
     members: Members
     rehearsing: Rehearsing = field(default_factory=dict)
+    bounds: Sequence[int] = ()
 
     @property
     def divided_by(self) -> int:
@@ -54,12 +58,11 @@ class Step:
     def parts(self, full: int, micro: int | None) -> list[Part]:
         """The batches of all ranks, in order; ``full``: the samples of a full step."""
         each, over = divmod(full, self.divided_by)
-        start, by_rank = self.cursor, dict[int, list[Part]]()
+        evenly = [0] + [each * (place + 1) + min(place + 1, over) for place in range(self.divided_by)]
+        ends, by_rank = [min(self.cursor + n, self.cursor_end) for n in self.bounds or evenly], dict[int, list[Part]]()
         for place, rank in enumerate(r for r in range(len(self.members)) if r not in self.rehearsing):
-            stop = min(start + each + (place < over), self.cursor_end)
-            own = self._cut(rank, self.members[rank], start, stop, micro or full)
+            own = self._cut(rank, self.members[rank], ends[place], ends[place + 1], micro or full)
             by_rank[rank] = own or [self._borrowed(rank, next(iter(by_rank.values()))[0])]
-            start = stop
         for rank, other in self.rehearsing.items():
             by_rank[rank] = [self._borrowed(rank, part) for part in by_rank[other]]
             by_rank[rank] = [replace(part, draws_as=other) for part in by_rank[rank]]
@@ -68,6 +71,10 @@ class Step:
     def _cut(self, rank: int, member: int, start: int, stop: int, micro: int) -> list[Part]:
         total = self.cursor_end - self.cursor
         cuts = [(a, min(a + micro, stop)) for a in range(start, stop, micro)]
+        if self.bounds and cuts:
+            small, larger = divmod(stop - start, len(cuts))
+            ends = [*itertools.accumulate([small + (i < larger) for i in range(len(cuts))], initial=start)]
+            cuts = [*itertools.pairwise(ends)]
         return [Part(member, rank, i, a, b, (b - a) / total, rank) for i, (a, b) in enumerate(cuts)]
 
     def _borrowed(self, rank: int, part: Part) -> Part:
@@ -82,6 +89,7 @@ def history(
     rehearsals: Mapping[int, Rehearsing],
     *,
     per_node: bool,
+    bounds: Mapping[int, Sequence[int]] = MappingProxyType({}),
 ) -> list[Step]:
     """The steps behind a state.
 
@@ -90,6 +98,7 @@ def history(
     batch : samples of a full step; ``per_node``: per rank
     groups : the ranks, by generation
     rehearsals : who rehearsed in the first step of a generation
+    bounds : of each step
     """
     steps, before = list[Step](), 0
     for row in ledger:
@@ -98,6 +107,7 @@ def history(
             is_first, before = row.generation != before, row.generation
             rehearsing = rehearsals.get(row.generation, {}) if is_first else {}
             step = Step(number, row.epoch, cursor, row.cursor_end, groups[row.generation], rehearsing)
+            step = replace(step, bounds=bounds.get(number, ()))
             full = batch * step.divided_by if per_node else batch
             steps.append(replace(step, cursor_end=min(cursor + full, row.cursor_end)))
             cursor += full

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -36,11 +36,14 @@ class Rank:
 
 @dataclass(frozen=True)
 class Run:
-    """``groups``: the ranks of each generation; ``rehearsals``: who rehearsed in its first step."""
+    """``groups``: the ranks of each generation; ``rehearsals``: who rehearsed in its first step; ``bounds``: how each
+    step was divided, if not evenly.
+    """
 
     groups: Mapping[int, Members]
     rehearsals: Mapping[int, Rehearsing]
     ranks: Sequence[Rank]
+    bounds: Mapping[int, Sequence[int]] = field(default_factory=dict)
 
 
 def alone(row: Row) -> Run:
@@ -51,15 +54,20 @@ def alone(row: Row) -> Run:
 
 def on_threads(row: Row, way: str) -> Run:
     """One of :data:`WAYS`."""
-    count, ends = WAYS[way]
+    return in_threads(row, *WAYS[way])
+
+
+def in_threads(row: Row, count: int, ends: list[End], slowness: Sequence[float] = ()) -> Run:
+    """``count`` ranks at first, and how their generations end; ``slowness``: see :mod:`tests.unit.train.storm`."""
     row.prepare()
-    world, ran = in_world(lambda: _ran(row), count, ends)
+    world, ran = in_world(lambda: _ran(row), count, ends, slowness=slowness)
     members = {rank: i for i, rank in enumerate(dict.fromkeys(rank for ranks in world.generations for rank in ranks))}
     groups = {number: tuple(members[rank] for rank in ranks) for number, ranks in enumerate(world.generations, 1)}
     assert len(groups) == len(ends) + 1, "not all that was to happen happened"
     of_session = {id(world.groups[rank].training): member for rank, member in members.items()}
     rehearsals = {number: world.rehearsals.get(number, {}) for number in groups}
-    return Run(groups, rehearsals, [Rank(of_session[id(r.session._training)], r.tensors, ledger_of(r)) for r in ran])
+    ranks = [Rank(of_session[id(r.session._training)], r.tensors, ledger_of(r)) for r in ran]
+    return Run(groups, rehearsals, ranks, world.bounds)
 
 
 def ledger_of(ran: Ran) -> list[LineageRow]:
@@ -73,7 +81,7 @@ _FEW_STEPS = 2
 def assert_as_plain(row: Row, run: Run) -> None:
     """Each rank has bit for bit the plain loop's state after the same steps, and the ranks are equal."""
     for rank in run.ranks:
-        steps = history(rank.ledger, row.batch, run.groups, run.rehearsals, per_node=row.per_node)
+        steps = history(rank.ledger, row.batch, run.groups, run.rehearsals, per_node=row.per_node, bounds=run.bounds)
         assert sum(step.cursor_end - step.cursor for step in steps) == row.used * EPOCHS
         assert_same_bits(rank.tensors, row.plain(steps, rank.member))
         if row.kind == "equal":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from statistics import median
+from typing import Any
 
 from msgspec.structs import astuple
 
@@ -88,9 +89,10 @@ def _pairs(these: Versions, usual: Versions) -> str:
 
 
 def total(times: Iterable[StepTimes]) -> StepTimes:
-    """The sum of several measurements of one node."""
-    sums = [sum(row) for row in zip(*map(astuple, times), strict=True)] or [0, 0, 0.0, 0.0]
-    return StepTimes(*sums)
+    """The sum of several measurements of one node; what they say of shares is the newest one's."""
+    rows = [astuple(one) for one in times] or [astuple(StepTimes(0, 0, 0.0, 0.0))]
+    sums: list[Any] = [sum(row) for row in zip(*(row[:4] for row in rows), strict=True)]
+    return StepTimes(*sums, *rows[-1][4:])
 
 
 def slow(times: Mapping[NodeId, StepTimes]) -> list[tuple[NodeId, float]]:

@@ -15,7 +15,7 @@ from torch import nn
 
 from pilot.submission import loaded_code
 from pilot.train.data import rng
-from pilot.train.data.sampler import StepShare
+from pilot.train.data.sampler import Bounds, StepShare
 from pilot.train.gradients.sketch import LENGTH, Sketch, Sketched, differing
 from pilot.train.state.stepper import Stepper
 from pilot.train.state.training import Training
@@ -23,8 +23,8 @@ from pilot.train.state.training import Training
 
 class NextStep(msgspec.Struct):
     """Sketches of the step after ``step`` others, of the samples [cursor, cursor_end) of its epoch, divided among
-    ``parts`` ranks. ``divides``: its sums do not depend on that number; ``code``: the versions of the script's files;
-    ``sketched``: the sums of each of its phases.
+    ``parts`` ranks by ``bounds`` (:data:`pilot.train.data.sampler.Bounds`). ``divides``: its sums do not depend on
+    these; ``code``: the versions of the script's files; ``sketched``: the sums of each of its phases.
     """
 
     step: int
@@ -34,12 +34,17 @@ class NextStep(msgspec.Struct):
     divides: bool
     code: dict[str, str]
     sketched: list[Sketched]
+    bounds: tuple[int, ...] = ()
+
+    def divided_as(self, other: NextStep) -> bool:
+        """Return whether as many ranks divide the samples by the same bounds."""
+        return (self.parts, self.bounds) == (other.parts, other.bounds)
 
     def difference(self, before: NextStep) -> str:
         """Return a sentence on how the newest sums differ from ``before``; "" if they do not, or may differ."""
         phase = len(self.sketched) - 1
         its, place = ((one.step, one.cursor, one.cursor_end) for one in (self, before))
-        is_alike = its == place and (self.parts == before.parts or (self.divides and before.divides))
+        is_alike = its == place and (self.divided_as(before) or (self.divides and before.divides))
         is_mended = any(before.code.get(path, version) != version for path, version in self.code.items())
         if not is_alike or is_mended or phase >= len(before.sketched):
             return ""
@@ -88,13 +93,13 @@ class NextSteps:
         if not resumes:
             self._before = None
 
-    def begins(self, share: StepShare, rank: int, parts: int) -> None:
-        """Begin a step on ``rank``; ``parts`` ranks divide its samples."""
+    def begins(self, share: StepShare, rank: int, parts: int, bounds: Bounds = ()) -> None:
+        """Begin a step on ``rank``; ``parts`` ranks divide its samples by ``bounds``."""
         self._now = None
         step, is_possible = self._training.position.step, not (self._training.position.phase or self._training.sharding)
         if not rank and is_possible and (self._is_next(step) or self._before is not None):
             self._now = NextStep(
-                step, share.cursor, share.cursor_end, parts, self._divides(), loaded_code.versions(), []
+                step, share.cursor, share.cursor_end, parts, self._divides(), loaded_code.versions(), [], bounds
             )
 
     def forward_begins(self) -> None:
@@ -121,8 +126,8 @@ class NextSteps:
 
     @property
     def divided_otherwise(self) -> bool:
-        """Whether another number of ranks divided the step's samples before the resume."""
-        return self._now is not None and self._before is not None and self._now.parts != self._before.parts
+        """Whether the step's samples were divided otherwise before the resume."""
+        return self._now is not None and self._before is not None and not self._now.divided_as(self._before)
 
     def ends(self) -> None:
         """End the step, and save its sketches if it is the one after a checkpoint."""

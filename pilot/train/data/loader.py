@@ -87,7 +87,13 @@ class DatasetBatches(Batches):
     def __len__(self) -> int:
         """See :class:`~pilot.train.data.training_loader.Loader`."""
         one_node = 0, self.batching.ranks_per_node
-        return self.batching.batches(self.length, *(one_node if self.batching.has_fixed_batches else self.part()))
+        if self.batching.has_fixed_batches:
+            return self.batching.batches(self.length, *one_node)
+        return self.batching.batches(self.length, *self.part(), self.next_bounds())
+
+    @property
+    def look_ahead(self) -> int:  # type: ignore[override]  # it depends on the options
+        return self._batches.num_workers * (self._batches.prefetch_factor or 0)
 
     def ends_with(self, share: StepShare, size: int) -> bool:
         return self.batching.over(share.cursor_end, self.length, size)
@@ -100,11 +106,12 @@ class DatasetBatches(Batches):
         return iter([self.batching.share(last, self.length, rank, size)])
 
     def _coming(self, cursor: int, rank: int, size: int) -> Iterator[StepShare]:
+        step = self.loop.steps_done()
         if (rehearsal := self.loop.rehearsal()) is not None:
-            first = self.batching.share(cursor, self.length, *self.part())
+            first = self.batching.share(cursor, self.length, *self.part(), self.next_bounds())
             yield rehearsal.counted(first, rank)
-            cursor = first.cursor_end
-        yield from self.batching.shares(cursor, self.length, rank, size)
+            cursor, step = first.cursor_end, step + 1
+        yield from self.batching.shares(cursor, self.length, rank, size, lambda later: self.loop.bounds(step + later))
 
     def rest_of_epoch(self) -> Iterator[Any]:
         """Yield the batches from the session's position to the end of the epoch.

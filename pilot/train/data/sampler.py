@@ -1,4 +1,4 @@
-"""The samples that a rank takes in a step: a function only of (seed, epoch, global cursor, group size).
+"""The samples that a rank takes in a step: a function only of (seed, epoch, global cursor, group size, bounds).
 
 Each epoch is one permutation of the samples. A step of the group takes the next range of it, from the global cursor on,
 and the ranks divide the range. So, through all changes, the samples before the cursor have been used exactly once.
@@ -6,12 +6,19 @@ and the ranks divide the range. So, through all changes, the samples before the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from numbers import Integral
-from typing import Any
+from typing import Any, Final
 
 from pilot.core.errors import UserError
+
+Bounds = tuple[int, ...]
+"""How many samples of a full step go to the ranks before each rank, and to all of them. (): the same number to each."""
+BALANCED: Final = "balanced"
+FREE: Final = "free"
+EQUAL: Final = "equal"
 
 _MASK = (1 << 64) - 1
 _STEP, _FACTORS = 0x9E3779B97F4A7C15, (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
@@ -79,10 +86,15 @@ class Batching:
     drop_last: bool = False  #: skip an epoch's last step if it has fewer samples than the others
     ranks_per_node: int = 1  #: ranks among which a node's samples are divided
     in_step: bool = False  #: the ranks of a node run the same number of micro-batches, because they compute together
+    #: whether ranks' shares of ``total`` follow their times (:mod:`pilot.train.data.shares`): "balanced": up to what
+    #: their memory surely holds; "free": without that limit; "equal": not at all
+    sharing: str = BALANCED
 
     def __post_init__(self) -> None:
         if (self.per_node is None) == (self.total is None):
             raise UserError("session.loader needs either batch_size (per node) or global_batch_size")
+        if self.sharing not in (BALANCED, FREE, EQUAL):
+            raise UserError(f"session.loader: shares must be 'balanced', 'free' or 'equal', got {self.sharing!r}")
         arguments = {"per_node": "batch_size", "total": "global_batch_size", "micro": "micro_batch_size"}
         for field_name, name in arguments.items():
             size = getattr(self, field_name)
@@ -106,8 +118,10 @@ class Batching:
         """Return the number of nodes that have ``size`` ranks."""
         return size // self.ranks_per_node
 
-    def quota_before(self, rank: int, size: int) -> int:
+    def quota_before(self, rank: int, size: int, bounds: Bounds = ()) -> int:
         """Return how many samples of a full step go to the ranks before ``rank``: lower ranks get the remainders."""
+        if bounds:
+            return bounds[rank]
         if self.per_node is None:
             return _evenly_before(self.full(size), rank, size)
         node, local = divmod(rank, self.ranks_per_node)
@@ -124,46 +138,61 @@ class Batching:
         last = (length - 1) // full * full
         return last - full if last and self.over(last, length, size) else last
 
-    def share(self, cursor: int, length: int, rank: int, size: int) -> StepShare:
+    def share(self, cursor: int, length: int, rank: int, size: int, bounds: Bounds = ()) -> StepShare:
         """Return the share of ``rank`` in the step at ``cursor``. An epoch's last step fills the lower ranks first."""
         end = min(cursor + self.full(size), length)
-        own, batches = self._part(cursor, end, rank, size)
-        dummies = self._most(cursor, end, rank, size) - len(batches) if self.in_step and self.micro else 0
+        own, batches = self._part(cursor, end, rank, size, bounds)
+        dummies = self._most(cursor, end, rank, size, bounds) - len(batches) if self.in_step and self.micro else 0
         return StepShare(cursor, end, own, batches + batches[-1:] * dummies, dummies)
 
-    def _most(self, cursor: int, end: int, rank: int, size: int) -> int:
+    def _most(self, cursor: int, end: int, rank: int, size: int, bounds: Bounds) -> int:
         """Return the largest number of micro-batches of any rank on the node of ``rank`` in the step [cursor, end)."""
         first = rank - rank % self.ranks_per_node
-        return max(len(self._part(cursor, end, one, size)[1]) for one in range(first, first + self.ranks_per_node))
+        node = range(first, first + self.ranks_per_node)
+        return max(len(self._part(cursor, end, one, size, bounds)[1]) for one in node)
 
-    def _part(self, cursor: int, end: int, rank: int, size: int) -> tuple[int, tuple[tuple[int, int], ...]]:
+    def _part(
+        self, cursor: int, end: int, rank: int, size: int, bounds: Bounds
+    ) -> tuple[int, tuple[tuple[int, int], ...]]:
         """Return the number of samples of ``rank`` in the step [cursor, end), and its micro-batches."""
-        start = min(cursor + self.quota_before(rank, size), end)
-        stop = min(cursor + self.quota_before(rank + 1, size), end)
+        start = min(cursor + self.quota_before(rank, size, bounds), end)
+        stop = min(cursor + self.quota_before(rank + 1, size, bounds), end)
         if start == stop:
-            return 0, self._cut(cursor, min(cursor + self.quota_before(1, size), end))[:1]
-        return stop - start, self._cut(start, stop)
+            return 0, self._cut(cursor, min(cursor + self.quota_before(1, size, bounds), end), bool(bounds))[:1]
+        return stop - start, self._cut(start, stop, bool(bounds))
 
-    def shares(self, cursor: int, length: int, rank: int, size: int) -> Iterator[StepShare]:
-        """Yield the shares of ``rank`` in all steps from ``cursor`` to the epoch's end, in a constant group."""
-        full = self.full(size)
-        one = self.share(0, full, rank, size)
+    def shares(
+        self, cursor: int, length: int, rank: int, size: int, bounds: Callable[[int], Bounds] = lambda _step: ()
+    ) -> Iterator[StepShare]:
+        """Yield the shares of ``rank`` in all steps from ``cursor`` to the epoch's end, in a constant group. ``bounds``
+        is called for each step, by its number from 0, when the step's share is wanted.
+        """
+        full, step = self.full(size), 0
+        held = bounds(step)
+        one = self.share(0, full, rank, size, held)
         while length - cursor >= full:
+            if (now := bounds(step)) is not held:
+                held, one = now, self.share(0, full, rank, size, now)
             yield one.moved(cursor)
-            cursor += full
+            cursor, step = cursor + full, step + 1
         if not self.over(cursor, length, size):
-            yield self.share(cursor, length, rank, size)
+            yield self.share(cursor, length, rank, size, bounds(step))
 
-    def batches(self, length: int, rank: int, size: int) -> int:
+    def batches(self, length: int, rank: int, size: int, bounds: Bounds = ()) -> int:
         """Return how many micro-batches ``rank`` gets in a complete epoch, in a group that does not change."""
         steps, left = divmod(length, self.full(size))
-        count = steps * len(self.share(0, self.full(size), rank, size).batches)
+        count = steps * len(self.share(0, self.full(size), rank, size, bounds).batches)
         if left and not self.drop_last:
-            count += len(self.share(length - left, length, rank, size).batches)
+            count += len(self.share(length - left, length, rank, size, bounds).batches)
         return count
 
-    def _cut(self, start: int, stop: int) -> tuple[tuple[int, int], ...]:
+    def _cut(self, start: int, stop: int, evenly: bool) -> tuple[tuple[int, int], ...]:
+        """Return the micro-batches of a share. Those of any size of share are ``evenly`` large, so none is tiny."""
         step = self.micro or stop - start
+        if evenly:
+            count = -(-(stop - start) // step)
+            cuts = [start + _evenly_before(stop - start, number, count) for number in range(count + 1)]
+            return tuple(itertools.pairwise(cuts))
         return tuple((a, min(a + step, stop)) for a in range(start, stop, step))
 
 

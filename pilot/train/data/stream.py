@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, default_collate
 
 from pilot.core.errors import UserError
 from pilot.train.data import rng
-from pilot.train.data.sampler import Batching, mix
+from pilot.train.data.sampler import Batching, Bounds, mix
 from pilot.train.data.training_loader import Batches, LoopView
 
 _Samples = dict[int, Any]
@@ -51,11 +51,13 @@ class StreamBatches(Batches):
             epoch, cursor, rank, size, _ = self.loop.where()
             rehearsal = self.loop.rehearsal()
             part, parts = self.part()
-            end, samples = self._read(epoch, cursor, part, parts)
+            bounds = self.next_bounds()
+            end, samples = self._read(epoch, cursor, part, parts, bounds)
             if not self.batching.over(cursor, end, parts):
                 self.loop.align()
-                if self.loop.where()[:4] == (epoch, cursor, rank, size) and self.loop.rehearsal() is rehearsal:
-                    share = self.batching.share(cursor, end, part, parts)
+                here = *self.loop.where()[:4], self.next_bounds()
+                if here == (epoch, cursor, rank, size, bounds) and self.loop.rehearsal() is rehearsal:
+                    share = self.batching.share(cursor, end, part, parts, bounds)
                     yield from self._step(share, partial(self._collated, samples))
             elif self.loop.epoch_is_over():
                 return
@@ -63,11 +65,11 @@ class StreamBatches(Batches):
     def _collated(self, samples: _Samples, start: int, stop: int) -> Any:
         return self.collate_fn([samples[position] for position in range(start, stop)])
 
-    def _read(self, epoch: int, cursor: int, rank: int, size: int) -> tuple[int, _Samples]:
+    def _read(self, epoch: int, cursor: int, rank: int, size: int, bounds: Bounds) -> tuple[int, _Samples]:
         """Read the step at ``cursor``: return its end, and the samples that this rank may need, by position."""
         if self._reads != (epoch, cursor):
             self._open(epoch, cursor)
-        before, after, filler = self._wanted(rank, size)
+        before, after, filler = self._wanted(rank, size, bounds)
         samples: _Samples = {}
         end = cursor
         while end < cursor + self.batching.full(size):
@@ -82,9 +84,9 @@ class StreamBatches(Batches):
         self._reads = (epoch, end)
         return end, samples
 
-    def _wanted(self, rank: int, size: int) -> tuple[int, int, int]:
+    def _wanted(self, rank: int, size: int, bounds: Bounds) -> tuple[int, int, int]:
         """Return the part of a full step that this rank reads, as [before, after), and the end of [0, filler)."""
-        one, before, after = (self.batching.quota_before(r, size) for r in (1, rank, rank + 1))
+        one, before, after = (self.batching.quota_before(r, size, bounds) for r in (1, rank, rank + 1))
         return before, after, min(one, self.batching.micro or one)
 
     def _open(self, epoch: int, cursor: int) -> None:

@@ -9,7 +9,7 @@ from torch.utils.data import Dataset
 
 from pilot.core.errors import UserError
 from pilot.train.data.rehearsal import Rehearsal
-from pilot.train.data.sampler import Batching, StepShare
+from pilot.train.data.sampler import Batching, Bounds, StepShare
 
 Rest = Callable[[], Iterator[Any]]
 """Yields a rank's batches from the session's position to the end of the epoch."""
@@ -30,6 +30,9 @@ class LoopView(Protocol):
 
     def steps_done(self) -> int:
         """Return the number of steps done in this epoch."""
+
+    def bounds(self, step: int) -> Bounds:
+        """Return the bounds of the ranks' shares in step ``step`` of this epoch, which is not done yet."""
 
     def align(self) -> None:
         """Wait until all ranks are about to do the next step; this may change the position."""
@@ -80,6 +83,9 @@ class Batches:
     batching : the number of samples in a step
     """
 
+    look_ahead = 0
+    """How many batches are loaded before the script asks for them."""
+
     def __init__(self, loop: LoopView, batching: Batching) -> None:
         self.loop = loop
         self.batching = batching
@@ -106,9 +112,16 @@ class Batches:
     def number(self) -> int:
         """Return the number in the epoch of the script's batch, as if the present group had done the entire epoch."""
         batch, back = self._given
+        return (self.loop.steps_done() - back) * len(self.full_step().batches) + batch
+
+    def full_step(self) -> StepShare:
+        """Return this rank's share of a full step, as the next one is divided."""
         part, parts = self.part()
-        full_step = self.batching.share(0, self.batching.full(parts), part, parts)
-        return (self.loop.steps_done() - back) * len(full_step.batches) + batch
+        return self.batching.share(0, self.batching.full(parts), part, parts, self.next_bounds())
+
+    def next_bounds(self) -> Bounds:
+        """Return the bounds of the ranks' shares in the next step."""
+        return self.loop.bounds(self.loop.steps_done())
 
     def part(self) -> tuple[int, int]:
         """Return (number, count): the part of the next step's samples that this rank gets."""
@@ -139,7 +152,7 @@ class Draws(Batches):
             self.loop.align()
             _, cursor, *_ = self.loop.where()
             part, parts = self.part()
-            share = self.batching.share(cursor, cursor + self.batching.full(parts), part, parts)
+            share = self.batching.share(cursor, cursor + self.batching.full(parts), part, parts, self.next_bounds())
             yield from self._step(share, lambda start, stop: stop - start)
 
 
@@ -185,11 +198,8 @@ class Loader(Stream):
 
     @property
     def batch_size(self) -> int:
-        """The number of samples in this rank's largest batch, at the group's current size."""
-        batching = self._batches.batching
-        part, parts = self._batches.part()
-        share = batching.share(0, batching.full(parts), part, parts)
-        return max(stop - start for start, stop in share.batches)
+        """The number of samples in this rank's largest batch of the next step."""
+        return max(stop - start for start, stop in self._batches.full_step().batches)
 
     def __len__(self) -> int:
         """Return the number of this rank's batches in an epoch, at the group's current size. It waits for the group

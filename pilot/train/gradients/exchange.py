@@ -16,6 +16,7 @@ from pilot.comm.arena import Arena, ArenaLayout, lay_out, shares_of
 from pilot.comm.messages import BucketPart
 from pilot.comm.narrow import KINDS
 from pilot.core.errors import UserError
+from pilot.train.data.shares import MOST_TIMED
 from pilot.train.gradients.bucket import Bucket, check_gradients
 from pilot.train.gradients.sketch import Sketch
 from pilot.train.gradients.staging import Staging, check_devices
@@ -68,14 +69,16 @@ class Exchange:
         self.parameters = list(reversed(parameters))  # backward starts with the last ones
         check_devices(self.parameters)
         kinds = [_wire_kind(p) for p in self.parameters]
-        complete = lay_out(kinds, bucket_bytes, FIELDS + len(kinds), wire_dtype or "")
+        complete = lay_out(kinds, bucket_bytes, FIELDS + len(kinds) + MOST_TIMED, wire_dtype or "")
         sharing = group.size if group is not None else self._sharing
         self.layout: ArenaLayout = shares_of(complete, sharing) if sharing else complete
         self.arena = Arena.of_size(self.layout.size)
         weakref.finalize(self, self.arena.close_fd).atexit = False
         control = self.layout.control
         vector = np.frombuffer(self.arena.memory, np.float64, control.count, control.offset)
-        self._fields, self._used = vector[:FIELDS], vector[FIELDS:]  # one per parameter: has it a gradient?
+        self._fields, rest = vector[:FIELDS], vector[FIELDS:]
+        self._used, self._places = rest[: len(kinds)], rest[len(kinds) :]  # by parameter: has it a gradient? By rank
+        self._times = self._places[:0]
         self._buckets = [Bucket() for _ in self.layout.parts[:-1]]
         for index, (slot, parameter) in enumerate(zip(self.layout.slots, self.parameters, strict=True)):
             self._buckets[slot.bucket].append(index, parameter)
@@ -91,6 +94,14 @@ class Exchange:
     def _numbers(self, part: BucketPart) -> torch.Tensor:
         dtype = getattr(torch, part.dtype)
         return torch.frombuffer(self.arena.memory, dtype=dtype, count=part.count, offset=part.offset)
+
+    def parts(self, ranks: int) -> list[BucketPart]:
+        """Return the arena's parts for a group of ``ranks``: its control vector has a time for each, unless it is too
+        large.
+        """
+        *buckets, control = self.layout.parts
+        unused = len(self._places) - (ranks if ranks <= MOST_TIMED else 0)
+        return [*buckets, BucketPart(control.offset, control.count - unused, control.dtype)]
 
     def close(self) -> None:
         """Stop watching parameters, because another exchange replaces this one."""
@@ -248,13 +259,15 @@ class Exchange:
         """Send the control vector, after all buckets."""
         words.write(self._fields)
         self._used[:] = np.frombuffer(self._holds, np.uint8)
+        self._times = self._places[: len(words.times)]
+        self._times[:] = words.times
         self._ring()
 
     def take(self) -> Words:
         """Give each parameter its summed gradient (None if no rank had one), divided by the sum of the weights if the
         script gave any. Return the summed control vector.
         """
-        words = Words.read(self._fields)
+        words = Words.read(self._fields, self._times)
         if self._alone:
             for bucket in self._buckets:
                 bucket.give_back()

@@ -122,7 +122,7 @@ class LateExchange(Exchange):
             self.parameters[index].grad = gradient
         self._given = [parameter.grad for parameter in self.parameters]
         self._check_zeroed()
-        return Words.read(self._fields)
+        return Words.read(self._fields, self._times)
 
     def _back(self, indices: Sequence[int]) -> list[torch.Tensor]:
         return [self._own[index] for index in indices] if self._alone else self._staging.back(indices)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
 
-FIELDS = 10
+FIELDS = 11
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,9 @@ class Words:
     loss over the step, ``save`` 1 if a checkpoint could begin after this step, ``saved`` 1 if its part of the current
     one is written (see :mod:`pilot.train.ranks.periodic`), ``checksum`` that of its state (0: not compared in this
     step), ``checksum_squares`` its square (see :mod:`pilot.train.steps.alarm`), ``weight`` that of its gradients if the
-    script gives one (see :mod:`pilot.train.steps.weights`), ``stop`` 1 if its script wants no step after this one.
+    script gives one (see :mod:`pilot.train.steps.weights`), ``stop`` 1 if its script wants no step after this one,
+    ``samples`` the number of its samples that count. ``times``, which follow the head's numbers, have a place for each
+    rank: the time that it computed for the step before (see :mod:`pilot.train.data.shares`).
     """
 
     ready: float
@@ -33,6 +35,8 @@ class Words:
     checksum_squares: float = 0.0
     weight: float = 0.0
     stop: float = 0.0
+    samples: float = 0.0
+    times: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0), compare=False)
 
     @classmethod
     def of(cls, ready: int, pause: bool, loss: float, *, save: bool = False, saved: bool = False) -> Words:
@@ -40,13 +44,13 @@ class Words:
         return cls(ready, ready * ready, pause, loss, save, saved)
 
     @classmethod
-    def read(cls, vector: NDArray[np.float64]) -> Words:
-        """Return the words in ``vector``, shape (FIELDS,)."""
-        return cls(*vector.tolist())
+    def read(cls, vector: NDArray[np.float64], times: NDArray[np.float64]) -> Words:
+        """Return the words in ``vector``, shape (FIELDS,), and a copy of ``times``."""
+        return replace(cls(*vector.tolist()), times=times.copy())
 
     def write(self, vector: NDArray[np.float64]) -> None:
         """Write the words into ``vector``, shape (FIELDS,)."""
         vector[:] = _values(self)
 
 
-_values = attrgetter(*(field.name for field in fields(Words)))
+_values = attrgetter(*[one.name for one in fields(Words)][:FIELDS])

@@ -90,14 +90,24 @@ class Elastic(RankGroup):
         self._stall_timer = stall_timer
         self._membership = MembershipState()
         self._reporter = Reporter(trainer, training, link.send)
-        self._pace = PaceMeter(trainer)
+        self._pace = PaceMeter(trainer, self.shares)
         self._ties = ties
         ties.attend = self._attend
         self._in_force = InForce(self._membership, ties, self._lose)
         self._answers = RankAnswers(link, self._membership, stall_timer, self._attend, self._lose, self._report_wait)
         answer = self._answers.next
         self._sharing = StateSharing(
-            trainer, training, saver, self.next_steps, link, self._gather, answer, self._lose, ties, seat.size
+            trainer,
+            training,
+            saver,
+            self.next_steps,
+            self.shares,
+            link,
+            self._gather,
+            answer,
+            self._lose,
+            ties,
+            seat.size,
         )
         self._ending_ranks: set[int] = set()
         self._held = NOTHING
@@ -131,7 +141,7 @@ class Elastic(RankGroup):
     def attach(self) -> None:
         with suppress(PeerGone):
             group = self._expect_group()
-            self._in_force.together(group, lambda: self._attach(group.generation))
+            self._in_force.together(group, lambda: self._attach(group.generation, group.size))
 
     def select(self, number: int) -> list[int]:
         self._in_step = True
@@ -156,7 +166,8 @@ class Elastic(RankGroup):
         self._attend(0.0)
         group, periodic = self._group, self._periodic
         save, saved = periodic.may_save(group), periodic.has_saved(group)
-        return Words.of(self._membership.ready_for, self._membership.pause_asked, loss, save=save, saved=saved)
+        words = Words.of(self._membership.ready_for, self._membership.pause_asked, loss, save=save, saved=saved)
+        return self._with_time(words, group, self._pace.last_s) if group is not None else words
 
     def summed(self) -> bool:
         """Wait for the step's sums. Return False if the generation is gone, so that the step is void."""
@@ -175,9 +186,9 @@ class Elastic(RankGroup):
         assert group is not None
         self._reporter.stepped(group, position.epoch, share, metrics)
         self._agreed = group, words
-        if group.size > 1 and self._seat.rank == 0:  # within a node processes wait for each other while they compute
+        if group.size > 1:
             pace = self._pace.applied(time.monotonic(), self._stall_timer.ended_s, share.samples)
-            if pace is not None:
+            if pace is not None and self._seat.rank == 0:  # within a node processes wait for each other's computations
                 self._link.send(pace)
 
     def settle(self) -> None:
@@ -325,12 +336,12 @@ class Elastic(RankGroup):
     def _begin(self, generation: int) -> Membership:
         group = self._in_force.begin(generation)
         self._exchanges.idle()
-        self._attach(generation)
+        self._attach(generation, group.size)
         return group
 
-    def _attach(self, generation: int) -> None:
+    def _attach(self, generation: int, ranks: int) -> None:
         for number, exchange in enumerate(self._exchanges.each):
-            self._link.channel(generation).send(Attach(list(exchange.layout.parts), number), exchange.arena.fd)
+            self._link.channel(generation).send(Attach(exchange.parts(ranks), number), exchange.arena.fd)
 
     def _gather(self, group: Membership, row: list[int]) -> list[list[int]]:
         """Return the rows of all ranks of ``group``, which must be in force."""

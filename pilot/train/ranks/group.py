@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
 
 from pilot.train.alike.newcomers import Newcomers
 from pilot.train.alike.next_step import Keep, NextSteps, discard
 from pilot.train.data.sampler import StepShare
+from pilot.train.data.shares import MOST_TIMED, Shares
 from pilot.train.gradients.step_words import Words
 from pilot.train.node.membership import Membership
 from pilot.train.ranks.reporter import Metrics
@@ -20,7 +24,7 @@ class RankGroup:
     ranks override its methods.
 
     ``revision`` changes when the group does, and when a step is void; ``newcomers``: the group's newcomers when it
-    began; ``next_steps``: compares the steps after checkpoints.
+    began; ``next_steps``: compares the steps after checkpoints; ``shares``: of its ranks in a step's samples.
 
     Parameters
     ----------
@@ -34,6 +38,7 @@ class RankGroup:
 
     def __init__(self, training: Training, resized: Callable[[int], None], keep: Keep = discard) -> None:
         self.next_steps = NextSteps(training, keep)
+        self.shares = Shares()
         self._resized = resized
         self._entered = False
 
@@ -63,7 +68,13 @@ class RankGroup:
 
     def words(self, loss: float) -> Words:
         """Return the words that this rank sends with its step."""
-        return Words.of(0, False, loss)
+        return self._with_time(Words.of(0, False, loss), _ALONE, 0.0)
+
+    def _with_time(self, words: Words, group: Membership, own_s: float) -> Words:
+        """Return ``words`` with the time that this rank of ``group`` computed for the step before; 0: unknown."""
+        times = np.zeros(group.size if group.size <= MOST_TIMED else 0)
+        times[group.rank : group.rank + 1] = own_s
+        return replace(words, times=times)
 
     def summed(self) -> bool:
         """Wait for the sums of this step; return False if they will not arrive."""

@@ -8,6 +8,7 @@ from statistics import median
 
 from pilot.protocol import wire
 from pilot.protocol.fields import StepTimes
+from pilot.train.data.shares import Shares
 
 WINDOW = 20
 """The current rate is the median of this many steps (FreeTrain's and MalleTrain's monitors need a recent rate)."""
@@ -60,15 +61,16 @@ class StepMeter:
 class PaceMeter:
     """Measures how long a rank itself takes for its samples, without its waits for others. A step counts from the
     script's request of its batch (:meth:`begins`) until it is applied (:meth:`applied`), so neither checkpoints nor the
-    script's code between two steps count. ``waited_s`` is the total time of waits for others.
+    script's code between two steps count. ``waited_s`` is the total time of waits for others; ``last_s`` is the time
+    for the last step, 0: it was not measured.
     """
 
-    def __init__(self, trainer: str) -> None:
-        self._trainer = trainer
+    def __init__(self, trainer: str, shares: Shares) -> None:
+        self._trainer, self._shares = trainer, shares
         self._since_s: float | None = None
         self._began_s: float | None = None
         self._waited_s = 0.0
-        self._own_s = 0.0
+        self._own_s = self.last_s = 0.0
         self._steps = self._samples = 0
 
     def idle(self) -> None:
@@ -83,15 +85,18 @@ class PaceMeter:
 
     def applied(self, now_s: float, waited_s: float, samples: int) -> wire.RankStepTimes | None:
         """Note that the step, with ``samples`` of this rank, was applied; return a report if it is time for one."""
+        self.last_s = 0.0
         if self._began_s is None or self._since_s is None:
             return None
-        self._own_s += now_s - self._began_s - (waited_s - self._waited_s)
+        self.last_s = max(0.0, now_s - self._began_s - (waited_s - self._waited_s))
+        self._own_s += self.last_s
         self._steps += 1
         self._samples += samples
         self._began_s = None
         if now_s - self._since_s < PERIOD_S or self._steps < PERIOD_STEPS:
             return None
-        pace = StepTimes(self._steps, self._samples, max(0.0, self._own_s), now_s - self._since_s)
+        measured = self._steps, self._samples, self._own_s, now_s - self._since_s
+        pace = StepTimes(*measured, self._shares.equal, self._shares.limit_loss)
         self._since_s, self._own_s, self._steps, self._samples = None, 0.0, 0, 0
         return wire.RankStepTimes(self._trainer, pace)
 

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from enum import IntEnum
 
+from pilot.train.data.shares import Hello
+
 NOTHING = -1
 
 Progress = tuple[int, int, int, int, int, int]
@@ -28,7 +30,7 @@ class Holding:
     :mod:`pilot.train.state.identity`). After that step it may have stepped ``phase`` optimizers of the next one, or
     have ended epochs and held ``met`` meetings in this one; ``behind``: 1 if it was taken over from a rank that has
     done more since (:class:`~pilot.train.state.training.Training`), 0 otherwise; ``standing``: see :class:`Standing`;
-    ``on_gpu``: whether the model is on a GPU.
+    ``on_gpu``: whether the model is on a GPU. The rest is this rank's for :mod:`pilot.train.data.shares`.
     """
 
     generation: int
@@ -40,6 +42,15 @@ class Holding:
     behind: int = 0
     standing: int = Standing.NEW
     on_gpu: int = False
+    weight: int = 0
+    freedom: int = 0
+    look_ahead: int = 0
+    micro: int = 0
+
+    @property
+    def hello(self) -> Hello:
+        """What the rank brings for the division of samples."""
+        return Hello(self.weight, self.freedom, self.look_ahead, self.micro)
 
     @property
     def progress(self) -> Progress:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
 from pilot.comm.channel import PeerGone
-from pilot.core.errors import UserError
+from pilot.core.errors import PilotError, UserError
 from pilot.train.data.rehearsal import Rehearsal
 from pilot.train.data.sampler import StepShare
 from pilot.train.gradients.exchanges import Exchanges
@@ -56,7 +56,9 @@ class StepSums:
         checksum = 0 if position.phase else self.alarm.checksum(position.step, member, is_last=is_last)
         words: Words | None = None
         for stepper in steppers:
-            words = self._sum_of(stepper, loss, checksum)
+            words = self._sum_of(stepper, loss, checksum, share)
+            if words is not None and words.samples != share.total:
+                raise PilotError(f"the ranks took {words.samples:.0f} samples in a step of {share.total}")
             if words is None or not self.alarm.compare(words, position.step, self.group, member.size):
                 return None
             checksum = 0
@@ -66,15 +68,15 @@ class StepSums:
             return None
         return words
 
-    def _sum_of(self, stepper: Stepper, loss: torch.Tensor | float, checksum: int) -> Words | None:
+    def _sum_of(self, stepper: Stepper, loss: torch.Tensor | float, checksum: int, share: StepShare) -> Words | None:
         number = self.exchanges.number(stepper)
         if self.training.steppers.by_name and not self._selected(number):
             return None
         exchange = self.exchanges.each[number]
         exchange.flush()
-        checksums = {"checksum": checksum, "checksum_squares": checksum * checksum}
-        own = {"weight": self.weights.local, "stop": float(self.is_stopping())}
-        exchange.finish(replace(self.group.words(float(loss)), **checksums, **own))
+        own: dict[str, Any] = {"checksum": checksum, "checksum_squares": checksum * checksum, "samples": share.samples}
+        own |= {"weight": self.weights.local, "stop": float(self.is_stopping())}
+        exchange.finish(replace(self.group.words(float(loss)), **own))
         return self.weights.checked(exchange.take()) if self._waited(self.group.summed) else None
 
     def _selected(self, number: int) -> bool:

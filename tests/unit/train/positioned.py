@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 from pilot.train.data import rng
 from pilot.train.data.loader import DatasetBatches
 from pilot.train.data.order import shuffled
-from pilot.train.data.sampler import Batching, StepShare
+from pilot.train.data.sampler import Batching, Bounds, StepShare
 from pilot.train.data.training_loader import Loader, Rest, Stream
 from tests import sample_streams
 
@@ -78,6 +78,9 @@ class LoopView:
 
     def steps_done(self) -> int:
         return self.steps
+
+    def bounds(self, _step: int) -> Bounds:
+        return ()
 
     def align(self) -> None:
         pass

@@ -17,7 +17,10 @@ from pilot.train.check.world import End as End
 from pilot.train.check.world import Killed, Member
 from pilot.train.check.world import SavePoint as Keep
 from pilot.train.data import rng
+from pilot.train.data.rehearsal import Rehearsal
+from pilot.train.data.sampler import Bounds, StepShare
 from pilot.train.gradients.exchanges import Exchanges
+from pilot.train.gradients.step_words import Words
 from pilot.train.ranks import script_end
 from pilot.train.ranks.reporter import Metrics
 from pilot.train.state.block import Packed, encoded, unpack
@@ -31,7 +34,8 @@ _here = threading.local()
 
 class World(pilot.train.check.world.RankWorld):
     """Runs ``script`` on each rank; its session's group comes from :func:`group_of`. ``begin``: the state of an earlier
-    run that it resumes from; ``ended``: the one after the loop.
+    run that it resumes from; ``ended``: the one after the loop; ``slowness``: how long each rank, by birth, computes
+    for a sample, if shares are to follow that; ``bounds``: how each step was divided.
     """
 
     def __init__(
@@ -41,6 +45,7 @@ class World(pilot.train.check.world.RankWorld):
         ends: Sequence[End],
         begin: dict[str, Any] | None = None,
         keep: Keep | None = None,
+        slowness: Sequence[float] = (),
     ) -> None:
         resumed = dict(begin or {})
         beside = resumed.pop(NEXT_STEP, b"")
@@ -52,6 +57,8 @@ class World(pilot.train.check.world.RankWorld):
         self.ended: dict[str, Any] = {}
         self.groups: dict[Member, ScenarioGroup] = {}
         self.rehearsals: dict[int, dict[int, int]] = {}
+        self.slowness = slowness
+        self.bounds: dict[int, Bounds] = {}
         script_end._left.clear()  # of earlier scripts that failed in this process
         self.spawn(count)
 
@@ -104,16 +111,34 @@ class Rank(ScenarioGroup):
         rank = _here.member = world.member()
         super().__init__(rank, training, exchanges, resized)
         self._world = world
+        self._per_sample_s = world.slowness[len(world.groups)] if world.slowness else 0.0
+        self._own_s = 0.0
         world.groups[rank] = self
 
     def enter(self) -> Any:
         before = self.member
         member = super().enter()
-        rehearsal = self._resized.__self__.step.rehearsal if before is None else None  # type: ignore[attr-defined]  # it is the session's
+        rehearsal = self._rehearsal if before is None else None
         if rehearsal is not None:
             of = {rank: rehearsal.stands_for(rank) for rank in range(member.size) if rehearsal.rehearses(rank)}
             self._world.rehearsals[member.generation] = of
         return member
+
+    @property
+    def _rehearsal(self) -> Rehearsal | None:
+        return self._resized.__self__.step.rehearsal  # type: ignore[attr-defined,no-any-return]  # it is the session's
+
+    def words(self, loss: float) -> Words:
+        step = self.training.position.step
+        self._world.bounds[step] = self.shares.bounds(step, self._rehearsal)
+        return super().words(loss)
+
+    def own_s(self) -> float:
+        return self._own_s
+
+    def applied(self, words: Words, share: StepShare, metrics: Metrics) -> None:
+        super().applied(words, share, metrics)
+        self._own_s = share.samples * self._per_sample_s
 
     def finish(self, metrics: Metrics) -> None:
         super().finish(metrics)

@@ -5,15 +5,18 @@ from __future__ import annotations
 import gc
 import os
 import weakref
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from pilot.core.errors import UserError
+from pilot.train.data.shares import MOST_TIMED
 from pilot.train.gradients.exchange import Exchange
 from pilot.train.gradients.late_exchange import LateExchange
-from pilot.train.gradients.step_words import Words
+from pilot.train.gradients.step_words import FIELDS, Words
 
 WORDS = Words.of(3, True, 0.5)
 
@@ -154,3 +157,16 @@ def test_a_void_step_leaves_zeros() -> None:
 def test_parameters_of_8_bits_are_refused() -> None:
     with pytest.raises(UserError, match="float8_e4m3fn"):
         Exchange([nn.Parameter(torch.zeros(2).to(torch.float8_e4m3fn))])
+
+
+def test_the_control_vector_has_a_time_for_each_rank_unless_the_group_is_too_large() -> None:
+    exchange = Exchange([nn.Parameter(torch.ones(2))])
+    counts = {ranks: exchange.parts(ranks)[-1].count for ranks in (1, 5, MOST_TIMED, MOST_TIMED + 1)}
+    assert counts == {1: FIELDS + 2, 5: FIELDS + 6, MOST_TIMED: FIELDS + 1 + MOST_TIMED, MOST_TIMED + 1: FIELDS + 1}
+    exchange.begin(Rings())
+    exchange.begin_batch(1.0, last=True)
+    exchange.flush()
+    exchange.finish(replace(WORDS, times=np.array([0.0, 2.5, 0.0])))
+    control = exchange.parts(3)[-1]
+    np.frombuffer(exchange.arena.memory, np.float64, control.count, control.offset)[-3:] += [1.5, 0.0, 0.5]
+    assert exchange.take().times.tolist() == [1.5, 2.5, 0.5]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pilot.protocol.wire import RankStepTimes, StepTimes
+from pilot.train.data.shares import Shares
 from pilot.train.ranks import meters
 from pilot.train.ranks.meters import PERIOD_S, PERIOD_STEPS, PaceMeter, StallTimer, StepMeter
 
@@ -52,7 +53,7 @@ def steps(meter: PaceMeter, from_s: float, count: int, step_s: float, waits_s: f
 
 
 def test_a_pace_is_reported_at_a_low_rate_and_waits_do_not_count() -> None:
-    reports = steps(PaceMeter("t"), 100.0, 40, 0.5, 0.3)
+    reports = steps(PaceMeter("t", Shares()), 100.0, 40, 0.5, 0.3)
     assert [pace.trainer for pace in reports] == ["t", "t"]
     for one in reports:
         assert (one.times.steps, one.times.samples, one.times.wall_s) == (20, 160, pytest.approx(PERIOD_S))
@@ -60,12 +61,13 @@ def test_a_pace_is_reported_at_a_low_rate_and_waits_do_not_count() -> None:
 
 
 def test_long_steps_are_reported_when_there_are_a_few() -> None:
-    (report, _) = steps(PaceMeter("t"), 0.0, 2 * PERIOD_STEPS, 60.0, 0.0)
-    assert report.times == StepTimes(PERIOD_STEPS, 8 * PERIOD_STEPS, PERIOD_STEPS * 60.0, PERIOD_STEPS * 60.0)
+    (report, _) = steps(PaceMeter("t", Shares()), 0.0, 2 * PERIOD_STEPS, 60.0, 0.0)
+    seconds = PERIOD_STEPS * 60.0
+    assert report.times == StepTimes(PERIOD_STEPS, 8 * PERIOD_STEPS, seconds, seconds, equal_shares=True)
 
 
 def test_a_step_counts_only_if_its_beginning_is_known() -> None:
-    meter = PaceMeter("t")
+    meter = PaceMeter("t", Shares())
     assert meter.applied(1000.0, 0.0, 8) is None, "the first step of a group, which warms up"
     meter.begins(1000.0, 0.0)
     meter.idle()

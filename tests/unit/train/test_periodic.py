@@ -62,7 +62,7 @@ def step(ranks: list[Rank], generation: int = 1) -> None:
         Words.of(0, False, 0.0, save=save, saved=saved).write(fields)
         sums += fields
     for rank, group in zip(ranks, groups, strict=True):
-        rank.periodic.stepped(group, Words.read(sums))
+        rank.periodic.stepped(group, Words.read(sums, sums[:0]))
 
 
 def steps_until_outcome(ranks: list[Rank], by: int = 0, generation: int = 1) -> wire.CheckpointWritten:

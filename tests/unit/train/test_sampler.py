@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from pilot.core.errors import UserError
 from pilot.train.data.sampler import Batching, StepShare, mix
+from pilot.train.data.shares import divided as quotas_of
 from tests import golden
 
 sizes = st.integers(1, 9)
@@ -111,6 +113,31 @@ def test_a_node_s_samples_are_divided_over_its_ranks() -> None:
     assert [Batching(per_node=1, ranks_per_node=2).share(0, 9, rank, 4).samples for rank in range(4)] == [1, 0, 1, 0]
 
 
+@given(st.integers(1, 99), st.integers(1, 10), st.lists(st.lists(st.integers(1, 9), min_size=2), min_size=1), st.data())
+def test_with_shares_that_change_each_sample_is_taken_once(
+    length: int, micro: int, weights: list[list[int]], data: st.DataObject
+) -> None:
+    total = data.draw(st.integers(max(map(len, weights)), 100))
+    batching, taken, cursor, step = Batching(total=total, micro=micro), list[int](), 0, 0
+    while cursor < length:
+        now = weights[step % len(weights)]
+        bounds = (0, *np.cumsum(quotas_of(total, np.array(now), 0)).tolist())
+        shares = [batching.share(cursor, length, rank, len(now), bounds) for rank in range(len(now))]
+        taken += [sample for share in shares for sample in _covered(share) if share.samples]
+        for share in shares:
+            sizes = [stop - start for start, stop in share.batches]
+            assert max(sizes) <= micro
+            assert max(sizes) - min(sizes) <= 1, "no batch is tiny"
+        cursor, step = shares[0].cursor_end, step + 1
+    assert taken == list(range(length))
+
+
+def test_planned_ahead_a_step_has_the_shares_of_its_number() -> None:
+    batching, even, other = Batching(total=8), (), (0, 5, 8)
+    planned = batching.shares(0, 30, 0, 2, lambda step: other if step in (1, 3) else even)
+    assert [share.samples for share in planned] == [4, 5, 4, 5]
+
+
 def test_drop_last_leaves_out_a_step_that_is_not_full() -> None:
     batching = Batching(per_node=10, drop_last=True)
     assert [share.cursor for share in batching.shares(0, 59, 0, 2)] == [0, 20]
@@ -130,9 +157,10 @@ def test_mixed_seeds_differ_with_each_number_and_their_order() -> None:
         {"per_node": 1, "total": 1},
         {"per_node": 0},
         {"total": 4, "micro": 0},
+        {"total": 4, "sharing": "fair"},
     ],
 )
-def test_batch_sizes_that_make_no_sense_are_refused(wrong: dict[str, int]) -> None:
+def test_batch_sizes_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(UserError):
         Batching(**wrong)
 

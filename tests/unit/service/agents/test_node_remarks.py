@@ -77,6 +77,8 @@ def test_it_takes_some_steps_and_a_minute(short: StepTimes) -> None:
 
 def test_times_add_up() -> None:
     assert total([took(1.0), took(2.0)]) == StepTimes(200, 2000, 3.0, 160.0)
+    assert total([StepTimes(1, 2, 1.0, 1.0, True, 0.5), took(2.0)]).limit_loss == 0.0
+    assert total([took(2.0), StepTimes(1, 2, 1.0, 1.0, True, 0.5)]) == StepTimes(101, 1002, 3.0, 81.0, True, 0.5)
     assert total([]) == StepTimes(0, 0, 0.0, 0.0)
 
 
