@@ -84,6 +84,10 @@ class NodeTypes(Bookkeeping):
         reasons = [trainer.unfit(self.pool, name) for name in names]
         return "; ".join(dict.fromkeys(reasons)) if all(reasons) else ""
 
+    def speeds(self, trainer: Trainer) -> dict[str, Speed]:
+        """The trainer's speeds on nodes of the types that plans tell apart now."""
+        return self._speeds(trainer, list(self._usable_by_type()))
+
     def stranded(self) -> list[Trainer]:
         """The trainers that wait and can use none of the pool's nodes, by their types."""
         choosy = (t for t in self._registry.plannable() if t.spec.types or t.spec.memory_gb or t.excluded)

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pilot.core.curves.curve_model import Estimate
+from pilot.core.curves.mixed import mixed_rate
+from pilot.core.curves.speeds import Speed
 from pilot.core.ids import TrainerId
 from pilot.core.plan.problem import Candidate, Plan, PlanStatus, Problem
 
@@ -20,6 +22,7 @@ class Term:
     rescale_s: float  #: the pause that the change would cost
     value: float  #: what it would do in the forward-looking time
     cost: float  #: what the pause would cost
+    by_type: tuple[int, ...] = ()  #: how many of each type, in the order of `types`; empty: there is one type
 
     @property
     def gain(self) -> float:
@@ -42,23 +45,43 @@ class Explanation:
     donor: TrainerId | None  #: the trainer that would lose least by giving up a node; null: none could
     donor_loss: float  #: how much it would lose, in objective units
     pinned: bool = False  #: whether its number was fixed, because it is profiled or lends nodes to one that is
+    types: tuple[str, ...] = ()  #: the pool's types of nodes; empty: there is one
+    had_by_type: tuple[int, ...] = ()  #: of each type, how many nodes it held
+    by_type: tuple[int, ...] = ()  #: of each type, how many nodes the plan gave it
+    free_by_type: tuple[int, ...] = ()  #: of each type, how many nodes the plan left over
+    mixed_gap: float = 0.0  #: by how much more the plan took its nodes for than they do, of several types
 
     def sentences(self) -> list[str]:
         """The explanation in words."""
-        out = [f"{self.trainer} had {_nodes(self.had_nodes)} and got {self.nodes}: {_STATUS[self.status]}."]
+        had, got = _nodes(self.had_nodes), str(self.nodes)
+        if self.types:
+            had, got = self._named(self.had_by_type), self._named(self.by_type)
+        out = [f"{self.trainer} had {had} and got {got}: {_STATUS[self.status]}."]
         if self.pinned:
             return [*out, "Its node count was fixed, because it is being profiled or lends nodes to a trainer that is."]
-        now = next(t for t in self.terms if t.nodes == self.nodes)
-        out += [self._compare(now, t) for t in self.terms if t.nodes != self.nodes]
+        now = next(t for t in self.terms if (t.nodes, t.by_type) == (self.nodes, self.by_type))
+        out += [self._compare(now, t) for t in self.terms if t is not now]
+        if abs(self.mixed_gap) >= LEAST_GAP:
+            more = "more" if self.mixed_gap > 0 else "less"
+            gap = f"The plan took its nodes for {abs(self.mixed_gap):.0%} {more} than they do"
+            out.append(f"{gap}, because {self.nodes} nodes exchange {more} than it assumed.")
         return out
 
+    def _named(self, by_type: tuple[int, ...]) -> str:
+        some = [f"{nodes} {kind or 'other'}" for kind, nodes in zip(self.types, by_type, strict=True) if nodes]
+        return " and ".join(some) or "no nodes"
+
     def _compare(self, now: Term, other: Term) -> str:
+        on = self._named(other.by_type) if self.types else _nodes(other.nodes)
         if not other.allowed:
-            return f"It cannot run on {_nodes(other.nodes)}."
+            return f"It cannot run on {on}."
         worth = f"{_number(other.gain)} over the next {self.t_fwd_s:g} s instead of {_number(now.gain)}"
-        text = f"On {_nodes(other.nodes)} it would be worth {worth}"
+        text = f"On {on} it would be worth {worth}"
         if other.nodes < now.nodes:
             return f"{text}, and a node would be free."
+        if self.types:
+            free = any(o > n and left for o, n, left in zip(other.by_type, now.by_type, self.free_by_type, strict=True))
+            return f"{text}, {'using a free node' if free else 'but no such node is free'}."
         if self.free_nodes:
             return f"{text}, using a free node."
         if self.donor is None:
@@ -79,6 +102,8 @@ def explain(problem: Problem, plan: Plan, trainer: TrainerId) -> Explanation | N
     candidate = next((c for c in problem.candidates if c.trainer == trainer), None)
     if candidate is None or trainer not in plan.as_dict():
         return None
+    if problem.types:
+        return _explain_types(problem, plan, candidate)
     nodes = counts.get(trainer, 0)
     donor, loss = _cheapest_donor(problem, counts, trainer)
     return Explanation(
@@ -95,11 +120,49 @@ def explain(problem: Problem, plan: Plan, trainer: TrainerId) -> Explanation | N
     )
 
 
+def _explain_types(problem: Problem, plan: Plan, candidate: Candidate) -> Explanation:
+    """As :func:`explain`, with one node fewer or more of each type that it can use."""
+    given = dict(plan.by_type) if plan.status is not PlanStatus.KEPT else problem.kept_by_type()
+    by_type = given.get(candidate.trainer, (0,) * len(problem.types))
+    one = [tuple(int(i == k) for i in range(len(by_type))) for k, speed in enumerate(candidate.speeds) if speed > 0]
+    near = [tuple(n + sign * o for n, o in zip(by_type, step, strict=True)) for sign in (-1, 1) for step in one]
+    taken = [sum(nodes) for nodes in zip(*given.values(), strict=True)]
+    free = [nodes - n for nodes, n in zip(problem.types_nodes, taken, strict=True)]
+    assumed, nodes = candidate.value_on(by_type), sum(by_type)
+    real = mixed_rate(candidate.value, nodes, candidate.effective(by_type))
+    return Explanation(
+        candidate.trainer,
+        plan.status,
+        candidate.current_nodes,
+        nodes,
+        problem.t_fwd_s,
+        tuple(_term_on(candidate, n, problem.t_fwd_s) for n in sorted([by_type, *near], key=sum) if min(n) >= 0),
+        sum(free),
+        None,
+        0.0,
+        candidate.pin is not None,
+        problem.types,
+        candidate.held,
+        by_type,
+        tuple(free),
+        assumed / real - 1.0 if real > 0 else 0.0,
+    )
+
+
+def _term_on(candidate: Candidate, by_type: tuple[int, ...], t_fwd_s: float) -> Term:
+    per_s, pause_s = candidate.value_on(by_type), candidate.rescale_on_s(by_type)
+    cost = candidate.value_on(candidate.held) * pause_s
+    return Term(sum(by_type), candidate.allows_on(by_type), per_s, pause_s, t_fwd_s * per_s, cost, by_type)
+
+
 def _neighbours(candidate: Candidate, nodes: int) -> tuple[int, int, int]:
     """The next smaller count, this one, the next larger one."""
     smaller = max((n for n in candidate.sizes if n < nodes), default=0) if candidate.sizes and nodes else nodes - 1
     return smaller, nodes, min((n for n in candidate.sizes if n > nodes), default=nodes + 1)
 
+
+LEAST_GAP = 0.01
+"""A smaller difference between a plan's assumption and the rate of a mixed group is not said."""
 
 AGED_S = 600.0
 """The age of a measured rate is said from here on."""
@@ -122,6 +185,17 @@ def rate_sentences(known: Sequence[Estimate], *, guessed: bool, known_from: str 
     if any(e.error >= UNCERTAIN for e in measured):
         said.append("Rates that contradict others, or were hardly measured, are uncertain until measured again.")
     return said
+
+
+def speed_sentences(speeds: Mapping[str, Speed], reference: str | None) -> list[str]:
+    """How fast a trainer computes on nodes of each type, in words; nothing if there is only one."""
+    said = [
+        f"{_number(speed.value)} ± {speed.error:.0%} on {kind or 'other'}{'' if speed.measured else ' (expected)'}"
+        for kind, speed in speeds.items()
+        if kind != reference
+    ]
+    unit = f"relative to {reference or 'other'}" if reference is not None else "relative to a usual node"
+    return [f"Speed of one node, {unit}: {', '.join(said)}."] if said and len(speeds) > 1 else []
 
 
 def _rate(of: Estimate) -> str:

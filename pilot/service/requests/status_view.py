@@ -12,7 +12,7 @@ from pilot import planners
 from pilot.core.coordinator import Coordinator
 from pilot.core.errors import UserError
 from pilot.core.ids import TrainerId
-from pilot.core.plan.explain import explain, rate_sentences
+from pilot.core.plan.explain import explain, rate_sentences, speed_sentences
 from pilot.core.plan.objective import scaling_efficiency, worth_sentence
 from pilot.core.plan.prognosis import Prognosis
 from pilot.core.trainer.budget import hours
@@ -306,6 +306,9 @@ def _explained(objective: str, core: Coordinator, monitor: Monitor, name: Traine
     rates = rate_sentences(
         measured.estimates(monitor.now_s), guessed=measured.guessed, known_from=trainer.spec.known_from
     )
+    rates += speed_sentences(core.speeds(trainer), trainer.speeds.reference)
+    if unfit := core.unfit(trainer):
+        rates.append(f"It can use none of the nodes that are here: {unfit}.")
     record = monitor.trainers[name]
     by_itself = record.progress_s is not None and not BY_SESSION.intersection(record.metrics)
     saves = "Its script saves its own checkpoints." if by_itself else core.checkpoint_interval(trainer).sentence()

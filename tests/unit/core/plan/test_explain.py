@@ -7,8 +7,9 @@ import pytest
 from pilot.core.curves.curve import Curve
 from pilot.core.curves.curve_model import Estimate, MeasuredRate, Priors, estimates
 from pilot.core.curves.measured import Measured
+from pilot.core.curves.speeds import Speed
 from pilot.core.ids import TrainerId
-from pilot.core.plan.explain import explain, rate_sentences
+from pilot.core.plan.explain import explain, rate_sentences, speed_sentences
 from pilot.core.plan.problem import Candidate, Plan, PlanStatus, Problem
 from pilot.core.trainer.spec import TrainerSpec
 
@@ -134,3 +135,36 @@ def test_a_kept_plan_is_explained_by_the_current_counts() -> None:
     assert changed is not None and kept is not None
     assert (changed.had_nodes, changed.nodes) == (2, 4)
     assert (kept.had_nodes, kept.nodes) == (2, 2)
+
+
+def typed(by_type: tuple[int, ...], status: PlanStatus = PlanStatus.OPTIMAL) -> list[str]:
+    """What is said of a trainer that had an a100, where a plan gives it these nodes of 2 a100 and 3 a40."""
+    curve = Curve.of([(1, 10), (2, 18), (4, 30)])
+    one = Candidate(A, 1, 1, 8, curve, 20.0, 5.0, held=(1, 0), speeds=(1.0, 0.5))
+    problem = Problem(5, 100, (one,), types=("a100", "a40"), types_nodes=(2, 3))
+    plan = Plan(status, ((A, sum(by_type)),), 0.0, by_type=((A, by_type),))
+    found = explain(problem, plan, A)
+    assert found is not None
+    return found.sentences()
+
+
+def test_nodes_of_several_types_are_explained_by_one_fewer_and_one_more_of_each() -> None:
+    assert typed((2, 1)) == [
+        "a had 1 a100 and got 2 a100 and 1 a40: no other plan is worth more.",
+        "On 1 a100 and 1 a40 it would be worth 1,200 over the next 100 s instead of 1,900, and a node would be free.",
+        "On 2 a100 it would be worth 1,600 over the next 100 s instead of 1,900, and a node would be free.",
+        "On 3 a100 and 1 a40 it would be worth 2,500 over the next 100 s instead of 1,900, but no such node is free.",
+        "On 2 a100 and 2 a40 it would be worth 2,200 over the next 100 s instead of 1,900, using a free node.",
+        "The plan took its nodes for 1% more than they do, because 3 nodes exchange more than it assumed.",
+    ]
+    assert typed((2, 0))[0] == "a had 1 a100 and got 2 a100: no other plan is worth more."
+    assert not [line for line in typed((2, 0)) if "exchange" in line]
+    assert typed((2, 2), PlanStatus.KEPT)[0].startswith("a had 1 a100 and got 1 a100: no better plan")
+
+
+def test_speeds_are_shown_as_measured_or_expected() -> None:
+    speeds = {"a100": Speed(1.0, 0.0, measured=True), "a40": Speed(0.5, 0.04, measured=True)}
+    assert speed_sentences(speeds, "a100") == ["Speed of one node, relative to a100: 0.5 ± 4% on a40."]
+    more = speeds | {"": Speed(0.8, 0.5, measured=False)}
+    assert speed_sentences(more, "a100")[0].endswith(": 0.5 ± 4% on a40, 0.8 ± 50% on other (expected).")
+    assert speed_sentences({"a100": speeds["a100"]}, "a100") == []
