@@ -80,7 +80,7 @@ class NodeTypes(Bookkeeping):
 
     def unfit(self, trainer: Trainer) -> str:
         """Why ``trainer`` can use none of the pool's nodes, by their types; "": it can, or there are none."""
-        names = sorted({self.pool.type_of.get(node, "") for node in self.pool.numbers})
+        names = sorted(name for name, nodes in self.pool.of_type.items() if nodes)
         reasons = [trainer.unfit(self.pool, name) for name in names]
         return "; ".join(dict.fromkeys(reasons)) if all(reasons) else ""
 

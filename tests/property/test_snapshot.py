@@ -103,7 +103,7 @@ def test_every_field_of_the_core_is_written_down() -> None:
     plain = msgspec.to_builtins(core.snapshot(), builtin_types=())
     for owner, data in ((core.pool, plain["pool"]), (core.blame, plain["blame"]), (core.trainers["t"], None)):
         assert is_dataclass(owner)
-        given = {"_order", "_topology", "_keys", "_pool", "_trainers"}
+        given = {"_order", "_topology", "_keys", "of_type", "_pool", "_trainers"}
         own = {*getattr(owner, "__dict__", {}), *getattr(type(owner), "__slots__", ())} - given
         assert own == set(data if data is not None else plain["trainers"]["t"]), type(owner)
 

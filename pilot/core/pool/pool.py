@@ -71,6 +71,7 @@ class Pool(PoolState):
         super().__init__(**vars(state or PoolState()))
         self._order, self._topology = order, topology
         self._keys = {node: order(node, number) for node, number in self.numbers.items()}
+        self.of_type = Counter(self.type_of.get(node, "") for node in self.numbers)  # how many, by name
 
     def order_by(self, order: NodeOrder, topology: Topology | None) -> None:
         """Hand out and take back nodes in another order from now on."""
@@ -111,6 +112,7 @@ class Pool(PoolState):
         self.numbers[node] = self.joined
         self._keys[node] = self._order(node, self.joined)
         self.joined += 1
+        self.of_type[""] += 1
         return True
 
     def leave(self, node: NodeId, deadline_s: float | None) -> bool:
@@ -132,6 +134,7 @@ class Pool(PoolState):
         if self.numbers.pop(node, None) is None:
             return False
         del self._keys[node]
+        self.of_type[self.type_of.get(node, "")] -= 1
         self.leaving.pop(node, None)
         self.aside.pop(node, None)
         self.owner.pop(node, None)
@@ -145,6 +148,8 @@ class Pool(PoolState):
         """Record the type of ``node``. What is known of a type is what its newest node has, but the least memory."""
         known = self.types.get(of.name, of)
         least_gb = min(filter(None, (known.memory_gb, of.memory_gb)), default=0.0)
+        self.of_type[self.type_of.get(node, "")] -= 1
+        self.of_type[of.name] += 1
         self.types[of.name], self.type_of[node] = replace(of, memory_gb=least_gb), of.name
 
     def kind_of(self, node: NodeId) -> str:

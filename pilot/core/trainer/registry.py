@@ -63,16 +63,17 @@ class Registry:
         of memory.
         """
         trainer = self.trainers.get(event.trainer)
-        if trainer is not None and trainer.open and trainer.excluded and not event.from_scratch:
+        tries_types = trainer is not None and trainer.open and trainer.excluded and not event.from_scratch
+        if trainer is None or not (tries_types or trainer.ended_early or (event.from_scratch and trainer.rests)):
+            return None
+        if event.budget_node_hours is not None:
+            trainer.usage.allow(seconds(event.budget_node_hours, charge_factor))
+        if tries_types:
             trainer.excluded = {}
             return trainer
-        if trainer is None or not (trainer.ended_early or (event.from_scratch and trainer.rests)):
-            return None
         trainer.reopen()
         if event.from_scratch:
             trainer.given_up, trainer.saved_step = trainer.generation, 0
-        if event.budget_node_hours is not None:
-            trainer.usage.allow(seconds(event.budget_node_hours, charge_factor))
         self.open.pop(trainer.id, None)  # one that is held is still there, in its old place
         self.trainers[trainer.id] = self.open[trainer.id] = self.trainers.pop(trainer.id)
         return trainer

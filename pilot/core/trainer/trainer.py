@@ -312,8 +312,9 @@ class Trainer:
         """The most nodes that it could use; if some are set aside for it, those of the pool that remain."""
         if not (avoided := self.avoided(pool)):
             return self.spec.max_nodes
-        without, there = (pool.leaving, pool.aside, pool.busy), pool.numbers if avoided.types else self.evidence.aside
-        return pool.usable - sum(n in avoided and n in pool and not any(n in out for out in without) for n in there)
+        out, unfit = {**pool.leaving, **pool.aside, **pool.busy}, Avoided({}, avoided.types, pool.type_of)
+        of_types = sum(pool.of_type[name] for name in avoided.types) - sum(node in unfit for node in out)
+        return pool.usable - of_types - sum(n in pool and n not in out and n not in unfit for n in avoided.aside)
 
     def avoided(self, pool: Pool) -> Avoided:
         """The nodes that it must not get."""

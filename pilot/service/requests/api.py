@@ -213,14 +213,15 @@ class Api:
 
     async def resume(self, asked: requests.Resumption) -> requests.TrainerPhase:
         """Continue a trainer that ended early, from its newest checkpoint or from scratch; from scratch also one that
-        is held.
+        is held. One that runs or waits tries types of nodes again on which it ran out of memory.
         """
         self._refuse_when_draining()
         trainer = self._trainer(asked.trainer)
         instead = "there is nothing to resume"
         if trainer.held:
             instead = f"pilot release {asked.trainer} gives it nodes again, once those that it had are free"
-        if not (asked.from_scratch and trainer.rests):
+        tries_types = trainer.open and trainer.excluded and not asked.from_scratch  # on which it ran out of memory
+        if not (tries_types or (asked.from_scratch and trainer.rests)):
             trainer = self._ended(asked.trainer, instead)
         if asked.from_scratch and asked.launch.ddp:
             raise UserError(f"trainer {trainer.id} keeps its own checkpoints (--ddp): move them away, and resume it")

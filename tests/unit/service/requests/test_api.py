@@ -11,12 +11,12 @@ import pytest
 
 from pilot.core.config import CoordinatorConfig
 from pilot.core.errors import UserError
-from pilot.core.events import TrainerCancelled, TrainerSubmitted
+from pilot.core.events import Event, TrainerCancelled, TrainerSubmitted
 from pilot.core.ids import TrainerId
 from pilot.core.trainer.spec import TrainerSpec
 from pilot.core.trainer.trainer import Phase
 from pilot.protocol.pool_status import KeeperStatus, SetAsideStatus
-from pilot.protocol.requests import OneTrainer, SomeNodes, Wait
+from pilot.protocol.requests import OneTrainer, Resumption, SomeNodes, Wait
 from pilot.rundir.rundir import RunDir
 from pilot.service.durability.learned import Learned
 from pilot.service.requests.api import Api
@@ -73,3 +73,19 @@ def test_its_name_is_not_given_again_and_it_cannot_be_cancelled(api: Api) -> Non
         asyncio.run(api.submit(Submission(launch=LAUNCH, name="open", replace=True)))
     with pytest.raises(UserError, match=r"first ended long ago \(cancelled\)"):
         asyncio.run(api.cancel(OneTrainer(trainer="first")))
+
+
+def test_a_trainer_that_has_not_ended_is_resumed_if_it_ran_out_of_memory_on_some_type(api: Api) -> None:
+    asked = Resumption(trainer="open", launch=LAUNCH, budget_node_hours=2.0)
+    with pytest.raises(UserError, match="open has not ended"):
+        asyncio.run(api.resume(asked))
+    trainer = api._driver.core.trainers[TrainerId("open")]
+    trainer.excluded = {"a40": "it ran out of memory on a40"}
+    api._launches = SimpleNamespace(change=lambda _spec, _launch: None)  # type: ignore[assignment]
+
+    async def decide(event: Event, _what: str) -> None:
+        api._driver.post(event)
+
+    api._decide = decide  # type: ignore[method-assign]
+    assert asyncio.run(api.resume(asked)).trainer == "open"
+    assert (trainer.excluded, trainer.usage.budget_s) == ({}, 7200.0)
