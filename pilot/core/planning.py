@@ -28,7 +28,7 @@ from pilot.core.commands import Command, Solve
 from pilot.core.curves import profiles
 from pilot.core.curves.measured import learn
 from pilot.core.errors import InvariantError
-from pilot.core.ids import PlanId, TrainerId
+from pilot.core.ids import NodeId, PlanId, TrainerId
 from pilot.core.node_types import NodeTypes
 from pilot.core.plan.aging import admit
 from pilot.core.plan.assign import assign
@@ -119,11 +119,15 @@ class Planning(NodeTypes):
         return sum(wants) + self._studies.reserved + self.useless()
 
     def useless(self) -> int:
-        """How many nodes of the pool no trainer can use, so that other pilots must replace them. If it is the script
+        """How many nodes of the pool no trainer can use."""
+        return len(self.useless_nodes())
+
+    def useless_nodes(self) -> list[NodeId]:
+        """The nodes of the pool that no trainer can use, so that other pilots must replace them. If it is the script
         that cannot start, replacing them would not help, and they do not count.
         """
-        aside = sum(self.pool.is_free(node) for node in self.pool.aside)
-        return aside + len(self.blame.useless_to([t for t in self.admitted() if not t.refusal], lasting=True))
+        aside = filter(self.pool.is_free, self.pool.aside)
+        return [*aside, *self.blame.useless_to([t for t in self.admitted() if not t.refusal], lasting=True)]
 
     def _offers(self, most: int) -> list[Trainer]:
         """Up to ``most`` trials that studies may ask for, within Pj_max."""

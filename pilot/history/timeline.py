@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from pilot.core.coordinator import Coordinator
@@ -56,12 +56,20 @@ class NodeMark:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """``nodes`` in the order in which they joined; ``spans`` without gaps; ``marks`` in time order."""
+    """``nodes`` in the order in which they joined; ``spans`` without gaps; ``marks`` in time order. ``types`` are those
+    of the nodes, where they are known."""
 
     nodes: tuple[NodeId, ...]
     spans: tuple[Span, ...]
     marks: tuple[NodeMark, ...]
     end_s: float
+    types: Mapping[NodeId, str] = field(default_factory=dict)
+
+    @property
+    def labels(self) -> dict[NodeId, str]:
+        """The nodes' names; with their types, if these differ."""
+        differ = len({self.types.get(node, "") for node in self.nodes}) > 1
+        return {node: f"{node} ({self.types.get(node) or '-'})" if differ else node for node in self.nodes}
 
 
 class TimelineMaker:
@@ -76,6 +84,7 @@ class TimelineMaker:
         self._removals: Counter[TrainerId | None] = Counter()
         self._marks: list[NodeMark] = []
         self._noticed: set[NodeId] = set()
+        self._types: dict[NodeId, str] = {}
         self._now_s = 0.0
 
     def note(self, decision: Decision) -> list[Applied]:
@@ -83,6 +92,7 @@ class TimelineMaker:
         self._now_s = now_s = decision.now_s
         if isinstance(decision.event, PoolChanged):
             self._noticed.update(decision.event.noticed)
+            self._types.update((node, of.name) for node, of in decision.event.types)
             self._marks += _marks(self._core, decision.event, now_s, self._noticed)
         applied = self._follower.follow(decision)
         current = {node: _use(self._core, node) for node in self._core.pool.nodes}
@@ -96,7 +106,7 @@ class TimelineMaker:
         """The timeline up to the last decision."""
         self._ended(_close(dict(self._open), {}, self._now_s))
         spans = (replace(span, removed=before < self._removals[span.trainer]) for span, before in self._spans)
-        return Timeline(tuple(self._nodes), tuple(spans), tuple(self._marks), self._now_s)
+        return Timeline(tuple(self._nodes), tuple(spans), tuple(self._marks), self._now_s, self._types)
 
     def _ended(self, spans: Iterable[Span]) -> None:
         self._spans += [(span, self._removals[span.trainer]) for span in spans]

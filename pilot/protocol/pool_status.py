@@ -73,6 +73,10 @@ class TrainerStatus(Answer, frozen=True):
     check: ProofState
     check_text: str  #: what it found, or why nothing was checked, in words; empty: nothing to say
     warnings: list[str] = []  #: what is wrong with it now, in words; what is over is not among them
+    #: how many of `nodes` are of each type, slow ones apart as `TYPE/slow`; empty: the pool's nodes are alike
+    nodes_by_type: dict[str, int] = {}
+    #: the samples of a step on each of `nodes`, as last measured; empty: equal shares, or not known
+    shares: dict[str, float] = {}
     #: its place among the trainers that wait for nodes, from 1, in the order of submission; null: it does not wait. One
     #: that needs fewer nodes may start before an earlier one
     place: int | None = None
@@ -111,6 +115,8 @@ class NodeStatus(Answer, frozen=True):
     set_aside: bool  #: whether it is not used for a while, because trainers failed on it that work elsewhere
     joined_s: float  #: when it joined
     ends_s: float | None = None  #: when it will have left, on the pool's clock; null: that is not known
+    type: str = ""  #: its type: as the site calls it, or made from its hardware; empty: not known
+    slow: bool = False  #: whether it counts as slow: for two minutes it did less than three quarters of its type's rate
 
 
 class SetAsideStatus(Answer, frozen=True):

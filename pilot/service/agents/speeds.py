@@ -49,4 +49,5 @@ class SpeedMeter:
         self._sums[trainer.id] = _Sums(group.generation, now_s)
         rates = ((member, samples / own_s if own_s else 0.0) for member, (samples, own_s) in sums.nodes.items())
         per_s = tuple((member, rate) for member, rate in rates if rate and is_rate(rate))
-        return [SpeedsMeasured(trainer.id, group.generation, per_s)] if len(per_s) == len(group.members) else []
+        told = SpeedsMeasured(trainer.id, group.generation, per_s, times.equal_shares)
+        return [told] if len(per_s) == len(group.members) else []

@@ -124,7 +124,8 @@ class Autoscaler:
         if self.pilots is None:
             return {"": core.wanted_nodes()}
         per_pilot = self.service.site.nodes_per_pilot
-        return {name: count * per_pilot + (0 if name else core.useless()) for name, count in self.pilots.items()}
+        useless = [core.pool.type_of.get(node, "") if "" not in self.pilots else "" for node in core.useless_nodes()]
+        return {name: count * per_pilot + useless.count(name) for name, count in self.pilots.items()}
 
     def spare_jobs(self) -> list[str]:
         """Jobs without anything running, or about to run, on any of their nodes. In a drain all leave by themselves."""

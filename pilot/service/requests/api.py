@@ -217,11 +217,13 @@ class Api:
         """
         self._refuse_when_draining()
         trainer = self._trainer(asked.trainer)
+        if trainer.open and trainer.excluded and not asked.from_scratch:  # its processes go on with the script they have
+            event = events.TrainerResumed(trainer.id)
+            return await self._stands(trainer, event, "may use all types of nodes again")
         instead = "there is nothing to resume"
         if trainer.held:
             instead = f"pilot release {asked.trainer} gives it nodes again, once those that it had are free"
-        tries_types = trainer.open and trainer.excluded and not asked.from_scratch  # on which it ran out of memory
-        if not (tries_types or (asked.from_scratch and trainer.rests)):
+        if not (asked.from_scratch and trainer.rests):
             trainer = self._ended(asked.trainer, instead)
         if asked.from_scratch and asked.launch.ddp:
             raise UserError(f"trainer {trainer.id} keeps its own checkpoints (--ddp): move them away, and resume it")

@@ -45,9 +45,9 @@ from pilot.protocol.requests import (
     TrainerList,
     TrialList,
 )
-from pilot.service.agents.node_remarks import node_remarks
+from pilot.service.agents.node_remarks import differences
 from pilot.service.agents.roster import Roster
-from pilot.service.requests import study_store, warnings
+from pilot.service.requests import mixed_view, study_store, warnings
 from pilot.service.requests.launch_store import LaunchStore
 from pilot.service.requests.study_store import StudyStore
 from pilot.service.requests.waiting import Waiting, place_in_queue, remarks
@@ -202,12 +202,16 @@ class PoolView:
                 set_aside=node in pool.aside,
                 joined_s=monitor.joined_s.get(node, 0.0),
                 ends_s=pool.ends.get(node),
+                type=pool.type_of.get(node, ""),
+                slow=node in pool.slow,
             )
             for node in pool.nodes
         ]
 
     def _node_remarks(self) -> list[str]:
-        return [] if self.roster is None else node_remarks(self.core, self.roster)
+        if self.roster is None:
+            return []
+        return [*differences(self.roster.versions()), *mixed_view.slow_nodes(self.core, self.roster)]
 
     def _trainers(self, keeper: KeeperStatus) -> list[TrainerStatus]:
         self._now_s()
@@ -267,7 +271,9 @@ class PoolView:
             submitted_s=record.submitted_s,
             started_s=record.started_s,
             ended_s=record.ended_s,
-            warnings=list(warnings.of_trainer(core, monitor, trainer)),
+            warnings=[*warnings.of_trainer(core, monitor, trainer), *mixed_view.of_shares(self.roster, trainer)],
+            nodes_by_type=mixed_view.by_type(core, training),
+            shares=mixed_view.shares(self.roster, trainer),
             remarks=remarks(trainer, monitor),
             check=trainer.proof.state,
             check_text=trainer.proof.text,

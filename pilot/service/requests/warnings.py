@@ -43,6 +43,8 @@ def of_trainer(core: Coordinator, monitor: Monitor, trainer: Trainer) -> Iterato
     if trainer.open:
         for node, aside in trainer.evidence.aside.items():
             yield aside_words(_aside(node, trainer.id, aside, monitor.now_s))
+        for reason in trainer.excluded.values():
+            yield f"{reason}; it gets no such node until pilot resume {trainer.id}"
         yield from _budget(trainer, monitor.now_s, core.config.charge_factor)
 
 

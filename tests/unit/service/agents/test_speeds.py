@@ -13,6 +13,7 @@ from tests.unit.service.stage import A, B, C, G, Stage, T
 
 TEN = StepTimes(10, 1000, 4.0, 10.0)
 FEW = StepTimes(3, 100, 2.0, 10.0)
+EQUAL = StepTimes(10, 1000, 4.0, 10.0, equal_shares=True)
 
 
 @pytest.fixture
@@ -30,6 +31,12 @@ def test_all_members_are_told_together_with_what_they_did_since(stage: Stage) ->
     assert meter.measured(10.0, A, T, TEN) == meter.measured(10.0, B, T, TEN) == []
     later_s = 6.0 + EVERY_S
     assert meter.measured(later_s, B, T, TEN) == [SpeedsMeasured(T, G, ((A, 250.0), (B, 250.0)))]
+
+
+def test_it_is_told_whether_shares_are_equal_however_fast_nodes_are(stage: Stage) -> None:
+    meter = SpeedMeter(stage.core)
+    meter.measured(0.0, A, T, EQUAL)
+    assert meter.measured(0.0, B, T, EQUAL) == [SpeedsMeasured(T, G, ((A, 250.0), (B, 250.0)), equal_shares=True)]
 
 
 def test_others_and_what_cannot_be_are_not_told(stage: Stage) -> None:

@@ -25,6 +25,8 @@ from pilot.core.events import (
 )
 from pilot.core.ids import NodeId, TrainerId
 from pilot.core.plan.problem import Plan, PlanStatus
+from pilot.core.pool.evidence import SetAside
+from pilot.core.pool.node_type import NodeType
 from pilot.core.trainer.spec import TrainerSpec
 from pilot.protocol import wire
 from pilot.protocol.connection import Connection
@@ -280,3 +282,12 @@ def test_what_is_told_of_all_types_together_names_them() -> None:
         trouble="a100: no answer",
     )
     assert [status.type for status in keepers.statuses()] == ["a100", "a40"]
+
+
+def test_a_node_that_is_set_aside_is_replaced_by_one_of_its_type(tmp_path: Path) -> None:
+    bench = Typed(tmp_path, {"a100": 1, "a40": 1})
+    types = ((A, NodeType("a100")), (B, NodeType("a40")))
+    bench.driver.post(PoolChanged(joined=(A, B), types=types))
+    bench.driver.core.pool.aside[B] = SetAside(1e9, "no /data")
+    assert bench.autoscaler.wanted_nodes() == {"a100": SITE.nodes_per_pilot, "a40": SITE.nodes_per_pilot + 1}
+    bench.journal.close()
