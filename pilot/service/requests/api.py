@@ -217,8 +217,8 @@ class Api:
         """
         self._refuse_when_draining()
         trainer = self._trainer(asked.trainer)
-        if trainer.open and trainer.excluded and not asked.from_scratch:  # its processes go on with the script they have
-            event = events.TrainerResumed(trainer.id)
+        if trainer.open and trainer.excluded and not asked.from_scratch:
+            event = events.TrainerResumed(trainer.id, asked.budget_node_hours)  # its script stays as it is
             return await self._stands(trainer, event, "may use all types of nodes again")
         instead = "there is nothing to resume"
         if trainer.held:

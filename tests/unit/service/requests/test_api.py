@@ -81,7 +81,6 @@ def test_a_trainer_that_has_not_ended_is_resumed_if_it_ran_out_of_memory_on_some
         asyncio.run(api.resume(asked))
     trainer = api._driver.core.trainers[TrainerId("open")]
     trainer.excluded = {"a40": "it ran out of memory on a40"}
-    api._launches = SimpleNamespace(change=lambda _spec, _launch: None)  # type: ignore[assignment]
 
     async def decide(event: Event, _what: str) -> None:
         api._driver.post(event)
