@@ -20,62 +20,47 @@ curve is concave, w need not be binary: the best mixture of pieces is the curve 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import Any
 
+from pyomo.core import maximize
 from pyomo.core.expr.numeric_expr import LinearExpression
-from pyomo.environ import (
-    Binary,
-    ConcreteModel,
-    ConstraintList,
-    NonNegativeIntegers,
-    NonNegativeReals,
-    Objective,
-    Var,
-    maximize,
-)
+from pyomo.environ import Binary, ConcreteModel, ConstraintList, NonNegativeIntegers, NonNegativeReals, Objective, Var
 
-from pilot.core.ids import TrainerId
 from pilot.core.plan.problem import ByType, Candidate, Plan, Problem
 from pilot.planners.choice import NO_GAIN
-from pilot.planners.model import LARGEST_GAIN, linear
-
-Piece = tuple[float, float, float, float]
-"""E, L, V and sigma of a piece."""
-_ANY = TrainerId("")
+from pilot.planners.model import LARGEST_GAIN, kinds, linear
 
 
 def build(problem: Problem) -> ConcreteModel:
-    """The model, with the ``problem``, the ``pieces`` of each trainer, and the indices of all."""
+    """The model, with the ``problem``, the ``pieces`` (E, L, V, sigma) of each trainer, and the indices of all."""
     m = ConcreteModel()
     m.problem, m.constant = problem, 0.0
     m.trainers, m.types = range(len(problem.candidates)), range(len(problem.types))
-    m.pieces = [pieces(c, sum(problem.types_nodes)) for c in problem.candidates]
-    m.each_piece = [(j, p) for j in m.trainers for p in range(len(m.pieces[j]))]
+    m.pieces = [pieces(c, problem.nodes) for c in problem.candidates]
+    m.each_piece = [(j, p) for j, its in enumerate(m.pieces) for p in range(len(its))]
     for add in (add_nodes, add_capacity, add_sizes, add_one_type, add_pieces, add_rescales, add_order, add_objective):
         add(m)
     return m
 
 
-def pieces(c: Candidate, there: int) -> list[Piece]:
+def pieces(c: Candidate, nodes: int) -> list[tuple[float, float, float, float]]:
     """The pieces of its curve as far as it can get; the last one goes on per node."""
-    nodes, per_s, most = c.value.nodes, c.value.per_s, max(c.speeds) * min(c.pin or c.max_nodes, there)
-    slopes = [(b - a) / (after - at) for (at, after), (a, b) in zip(pairwise(nodes), pairwise(per_s), strict=True)]
-    rows = zip(nodes, (*nodes[1:], most), per_s, (*slopes, per_s[-1] / nodes[-1]), strict=True)
+    most = max(c.speeds) * min(c.pin or c.max_nodes, nodes)
+    rows = zip(c.value.nodes, (*c.value.nodes[1:], most), c.value.per_s, c.value.slopes(), strict=True)
     return [(start, min(end, most) - start, value, slope) for start, end, value, slope in rows if start <= most]
 
 
 def add_nodes(m: ConcreteModel) -> None:
     """``Nmin y <= sum over k of x_k <= Nmax y``: it has no nodes or an allowed number (FreeTrain eq. 3), none of types
     that it cannot use. A pin is both ends; y is 1 for one that must run."""
-    m.x = Var(m.trainers, m.types, domain=NonNegativeIntegers)
-    m.y, m.between = Var(m.trainers, domain=Binary), ConstraintList()
+    m.x, m.y = Var(m.trainers, m.types, domain=NonNegativeIntegers), Var(m.trainers, domain=Binary)
+    m.between = ConstraintList()
     for j, c in enumerate(m.problem.candidates):
         least, most = (c.min_nodes, c.max_nodes) if c.pin is None else (c.pin, c.pin)
-        for k in m.types:
-            m.x[j, k].setub(min(most, m.problem.types_nodes[k]) if c.speeds[k] > 0 else 0)
+        for k, there in enumerate(m.problem.types_nodes):
+            m.x[j, k].setub(min(most, there) if c.speeds[k] > 0 else 0)
         m.y[j].setlb(int(c.must_run if c.pin is None else c.pin > 0))
         m.between.add((0, total([*_nodes(m, j), (-least, m.y[j])]), None))
         m.between.add((None, total([*_nodes(m, j), (-most, m.y[j])]), 0))
@@ -110,34 +95,32 @@ def add_one_type(m: ConcreteModel) -> None:
 def add_pieces(m: ConcreteModel) -> None:
     """``sum over k of s_k x_k = sum over p of E w + tau``, ``tau <= L w``, ``sum over p of w = y``: it is in one
     piece of its curve (FreeTrain eqs 11, 12)."""
-    m.w = Var(m.each_piece, bounds=(0, 1))
-    m.tau, m.piece = Var(m.each_piece, domain=NonNegativeReals), ConstraintList()
+    m.w, m.tau = Var(m.each_piece, bounds=(0, 1)), Var(m.each_piece, domain=NonNegativeReals)
+    m.piece = ConstraintList()
     for j, its in enumerate(m.pieces):
         concave = all(after <= before for (*_, before), (*_, after) in pairwise(its))
-        for p, (_, length, _, _) in enumerate(its):
+        reached, inside = list(_effective(m, j)), [(-1.0, m.y[j])]
+        for p, (start, length, _, _) in enumerate(its):
             m.w[j, p].domain = NonNegativeReals if concave else Binary
             m.piece.add((None, total([(1, m.tau[j, p]), (-length, m.w[j, p])]), 0))
-        reached = [(-start, m.w[j, p]) for p, (start, *_) in enumerate(its)]
-        m.piece.add((0, total([*_effective(m, j), *reached, *((-1, m.tau[j, p]) for p in range(len(its)))]), 0))
-        m.piece.add((0, total([(-1, m.y[j]), *((1, m.w[j, p]) for p in range(len(its)))]), 0))
+            reached += [(-start, m.w[j, p]), (-1.0, m.tau[j, p])]
+            inside.append((1.0, m.w[j, p]))
+        m.piece.add((0, total(reached), 0))
+        m.piece.add((0, total(inside), 0))
 
 
 def add_rescales(m: ConcreteModel) -> None:
     """``x_k - c_k <= N_k u``, ``c_k - x_k <= c_k d``, ``q >= O(c) Rup u``, ``q >= O(c) Rdw d``: the longer one of what
-    a change takes (FreeTrain eqs 13, 14), where that costs anything."""
-    m.costs = [_costs(c) for c in m.problem.candidates]
+    a change takes (FreeTrain eqs 13, 14)."""
     m.u, m.d = Var(m.trainers, domain=Binary), Var(m.trainers, domain=Binary)
     m.q, m.rescale = Var(m.trainers, domain=NonNegativeReals), ConstraintList()
-    for (j, c), k in ((each, k) for each in enumerate(m.problem.candidates) for k in m.types if any(m.costs[each[0]])):
-        m.rescale.add((None, total([(1, m.x[j, k]), (-m.x[j, k].ub, m.u[j])]), c.held[k]))
-        m.rescale.add((c.held[k], total([(1, m.x[j, k]), (c.held[k], m.d[j])]), None))
-    for j, (up, down) in enumerate(m.costs):
+    for j, c in enumerate(m.problem.candidates):
+        up, down = c.rescale_costs()
         m.rescale.add((0, total([(1, m.q[j]), (-up, m.u[j])]), None))
         m.rescale.add((0, total([(1, m.q[j]), (-down, m.d[j])]), None))
-
-
-def _costs(c: Candidate) -> tuple[float, float]:
-    return c.value_on(c.held) * c.rescale_up_s, c.value_on(c.held) * c.rescale_down_s
+        for k, held in enumerate(c.held if up or down else ()):
+            m.rescale.add((None, total([(1, m.x[j, k]), (-m.x[j, k].ub, m.u[j])]), held))
+            m.rescale.add((held, total([(1, m.x[j, k]), (held, m.d[j])]), None))
 
 
 def add_order(m: ConcreteModel) -> None:
@@ -150,46 +133,35 @@ def add_order(m: ConcreteModel) -> None:
 
 def add_objective(m: ConcreteModel) -> None:
     """All trainers' values in ``t_fwd_s``, less the cost of rescaling (FreeTrain eq. 16), times ``scale``."""
-    t_fwd_s = m.problem.t_fwd_s
-    worth = [
-        (j, p, t_fwd_s * value, t_fwd_s * slope) for (j, p) in m.each_piece for *_, value, slope in [m.pieces[j][p]]
-    ]
-    peak = max((value + abs(slope) * m.pieces[j][p][1] for j, p, value, slope in worth), default=0.0)
+    t_fwd_s, each = m.problem.t_fwd_s, [(i, m.pieces[i[0]][i[1]]) for i in m.each_piece]
+    peak = t_fwd_s * max((value + abs(slope) * length for _, (_, length, value, slope) in each), default=0.0)
     m.scale = LARGEST_GAIN / peak if peak > NO_GAIN else 1.0
-    gains = [(m.scale * a, v) for j, p, *both in worth for a, v in zip(both, (m.w[j, p], m.tau[j, p]), strict=True)]
+    gains = [(m.scale * t_fwd_s * value, m.w[i]) for i, (_, _, value, _) in each]
+    gains += [(m.scale * t_fwd_s * slope, m.tau[i]) for i, (*_, slope) in each]
     m.value = Objective(expr=total([*gains, *((-m.scale, m.q[j]) for j in m.trainers)]), sense=maximize)
-
-
-def kinds(candidates: Sequence[Candidate]) -> list[list[int]]:
-    """The candidates' indices, grouped by all but the trainer."""
-    found: dict[Candidate, list[int]] = {}
-    for j, c in enumerate(candidates):
-        found.setdefault(replace(c, trainer=_ANY), []).append(j)
-    return list(found.values())
 
 
 def start(m: ConcreteModel, plan: Plan) -> None:
     """Set the variables to ``plan``, in which identical trainers change places so that they are in order."""
-    given = [nodes for _, nodes in plan.by_type]
     for kind in kinds(m.problem.candidates):
         c = m.problem.candidates[kind[0]]
-        for j, nodes in zip(kind, sorted((given[j] for j in kind), key=c.effective, reverse=True), strict=True):
-            _start(m, j, c, nodes)
+        given = sorted((plan.by_type[j][1] for j in kind), key=c.effective, reverse=True)
+        for j, nodes in zip(kind, given, strict=True):
+            for variable, value in _known(m, j, c, nodes):
+                variable.set_value(float(value), skip_validation=True)
 
 
-def _start(m: ConcreteModel, j: int, c: Candidate, nodes: ByType) -> None:
-    effective, runs = c.effective(nodes), sum(nodes) > 0
+def _known(m: ConcreteModel, j: int, c: Candidate, nodes: ByType) -> Iterator[tuple[Any, float]]:
+    """The variables of a trainer that has these nodes, with their values."""
+    effective, runs, (up, down) = c.effective(nodes), sum(nodes) > 0, c.rescale_costs()
+    more, fewer = nodes != tuple(map(min, nodes, c.held)), nodes != tuple(map(max, nodes, c.held))
+    yield from ((m.y[j], runs), (m.u[j], more), (m.d[j], fewer), (m.q[j], max(up * more, down * fewer)))
+    yield from ((m.x[j, k], n) for k, n in enumerate(nodes))
+    yield from ((m.b[j, n], n == sum(nodes)) for n in m.sizes.get(j, ()))
+    yield from ((m.z[j, k], n > 0) for k, n in enumerate(nodes) if c.one_type)
     at = max(p for p, (start, *_) in enumerate(m.pieces[j]) if start <= effective)
-    up = any(n > held for n, held in zip(nodes, c.held, strict=True))
-    down = any(n < held for n, held in zip(nodes, c.held, strict=True))
-    known = [(m.y[j], runs), (m.u[j], up), (m.d[j], down), (m.q[j], max(up * m.costs[j][0], down * m.costs[j][1]))]
-    known += [(m.x[j, k], n) for k, n in enumerate(nodes)]
     for p, (begin, *_) in enumerate(m.pieces[j]):
-        known += [(m.w[j, p], runs and p == at), (m.tau[j, p], effective - begin if p == at else 0.0)]
-    known += [(m.b[j, n], n == sum(nodes)) for n in m.sizes.get(j, ())]
-    known += [(m.z[j, k], n > 0) for k, n in enumerate(nodes) if c.one_type]
-    for variable, value in known:
-        variable.set_value(float(value), skip_validation=True)
+        yield from ((m.w[j, p], runs and p == at), (m.tau[j, p], effective - begin if p == at else 0.0))
 
 
 def by_type(m: ConcreteModel) -> list[ByType]:
@@ -203,7 +175,7 @@ def counts(m: ConcreteModel) -> list[int]:
 
 
 def _nodes(m: ConcreteModel, j: int) -> Iterator[tuple[float, Any]]:
-    return ((1, m.x[j, k]) for k in m.types)
+    return ((1.0, m.x[j, k]) for k in m.types)
 
 
 def _effective(m: ConcreteModel, j: int) -> Iterator[tuple[float, Any]]:

@@ -22,6 +22,7 @@ pieces with each number of them beside those without, and one more capacity.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -29,9 +30,11 @@ from pyomo.core.expr.numeric_expr import LinearExpression
 from pyomo.environ import ConcreteModel, Constraint, NonNegativeIntegers, Objective, Var, maximize, value
 
 from pilot.core.errors import SolverError
+from pilot.core.ids import TrainerId
 from pilot.core.plan.problem import Candidate, Plan, Problem
 from pilot.planners.choice import NO_GAIN, late_pieces, pieces
 
+_ANY = TrainerId("")
 LARGEST_GAIN = 1e6
 """The objective is scaled so that its largest coefficient is this: solvers' tolerances are absolute."""
 
@@ -39,7 +42,7 @@ LARGEST_GAIN = 1e6
 def build(problem: Problem) -> ConcreteModel:
     """The model, with ``kinds`` (indices of the candidates that are alike) and ``pieces`` of (kind, piece)."""
     m = ConcreteModel()
-    m.candidates, m.kinds = problem.candidates, _kinds(problem.candidates)
+    m.candidates, m.kinds = problem.candidates, kinds(problem.candidates)
     firsts = [problem.candidates[kind[0]] for kind in m.kinds]
     m.pieces = [(k, p) for k, c in enumerate(firsts) for p in pieces(c, problem.t_fwd_s, problem.nodes)]
     m.pieces += [(k, p) for k, c in enumerate(firsts) for p in late_pieces(c, problem)]
@@ -143,22 +146,12 @@ def _shares(m: ConcreteModel) -> list[tuple[int, int]]:
     return found
 
 
-def _kinds(candidates: Sequence[Candidate]) -> list[list[int]]:
+def kinds(candidates: Sequence[Candidate]) -> list[list[int]]:
     """The candidates' indices, grouped by all but the trainer."""
-    kinds: dict[tuple[object, ...], list[int]] = {}
+    found: dict[Candidate, list[int]] = {}
     for j, c in enumerate(candidates):
-        alike = (
-            c.current_nodes,
-            c.min_nodes,
-            c.max_nodes,
-            c.value,
-            c.rescale_up_s,
-            c.rescale_down_s,
-            c.sizes,
-            c.must_run,
-        )
-        kinds.setdefault(alike, []).append(j)
-    return list(kinds.values())
+        found.setdefault(replace(c, trainer=_ANY), []).append(j)
+    return list(found.values())
 
 
 def linear(coefficients: Sequence[float], variables: Sequence[Any]) -> LinearExpression:

@@ -6,6 +6,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TypeGuard
 
 from pilot.core.errors import UserError
@@ -74,6 +75,14 @@ class Curve:
     def counts(self) -> set[int]:
         """The integer node counts at and beside which the curve bends."""
         return {count for nodes in self.nodes[1:] for count in (math.floor(nodes), math.ceil(nodes))}
+
+    def slopes(self) -> list[float]:
+        """The value of one more node after each point."""
+        ends = zip(pairwise(self.nodes), pairwise(self.per_s), strict=True)
+        return [
+            *((after - at) / (right - left) for (left, right), (at, after) in ends),
+            self.per_s[-1] / self.nodes[-1],
+        ]
 
     def scaled(self, factor: float) -> Curve:
         """The curve with all values multiplied by ``factor`` (not negative)."""

@@ -92,15 +92,15 @@ class Candidate:
         """O_j(e), what planners take nodes of several types for (:mod:`pilot.core.curves.mixed` has the rate)."""
         return self.value.at(self.effective(by_type)) if sum(by_type) >= self.min_nodes else 0.0
 
-    def rescale_on_s(self, by_type: ByType) -> float:
-        """R_j of a change from ``held``: the longer one if it gets nodes of one type and gives back some of another."""
-        changes = [nodes - held for nodes, held in zip(by_type, self.held, strict=True)]
-        up_s, down_s = self.rescale_up_s if max(changes) > 0 else 0.0, self.rescale_down_s if min(changes) < 0 else 0.0
-        return max(up_s, down_s)
+    def rescale_costs(self) -> tuple[float, float]:
+        """What it costs to get nodes, and to give some back: eq. 16 charges the value where it is."""
+        return self.value_on(self.held) * self.rescale_up_s, self.value_on(self.held) * self.rescale_down_s
 
     def gain_on(self, by_type: ByType, t_fwd_s: float) -> float:
-        """:meth:`gain` on nodes of several types."""
-        return t_fwd_s * self.value_on(by_type) - self.value_on(self.held) * self.rescale_on_s(by_type)
+        """:meth:`gain` on nodes of several types: for what it gets and what it gives back, it pays the larger cost."""
+        up, down = self.rescale_costs()
+        changes = [nodes - held for nodes, held in zip(by_type, self.held, strict=True)]
+        return t_fwd_s * self.value_on(by_type) - max(up * (max(changes) > 0), down * (min(changes) < 0))
 
     def usable(self, by_type: ByType) -> int:
         """How many of these nodes it could have together; of one type where all its nodes must be."""
@@ -113,16 +113,15 @@ class Candidate:
 
     def most_of(self, by_type: ByType) -> ByType:
         """The largest number of these nodes that a plan may give, of the types on which it is fastest."""
-        types = sorted(range(len(by_type)), key=lambda k: -self.speeds[k])
-        found = []
-        for some in [[k] for k in types] if self.one_type else [types]:
-            given = [0] * len(by_type)
-            missing = self.most_within(sum(by_type[k] for k in some if self.speeds[k] > 0))
+        fastest = sorted((k for k, speed in enumerate(self.speeds) if speed > 0), key=lambda k: -self.speeds[k])
+        found = [(0,) * len(by_type)]
+        for some in [[k] for k in fastest] if self.one_type else [fastest]:
+            missing, given = self.most_within(sum(by_type[k] for k in some)), [0] * len(by_type)
             for k in some:
-                given[k] = min(missing, by_type[k]) if self.speeds[k] > 0 else 0
+                given[k] = min(missing, by_type[k])
                 missing -= given[k]
             found.append(tuple(given))
-        return max(found, key=self.value_on)
+        return max(found, key=lambda nodes: (self.value_on(nodes), sum(nodes)))
 
 
 @dataclass(frozen=True, slots=True)
