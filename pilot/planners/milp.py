@@ -190,7 +190,7 @@ def _start(m: ConcreteModel, columns: Mapping[str, Any], formulation: Formulatio
     if known is None or formulation.start is None:
         return {}
     formulation.start(m, known)
-    return {name: float(column.value or 0) for name, column in columns.items()}
+    return {name: float(column.value) for name, column in columns.items() if column.value is not None}
 
 
 def _load(m: ConcreteModel, columns: Mapping[str, Any], values: Mapping[str, float]) -> None:

@@ -21,6 +21,7 @@ curve is concave, w need not be binary: the best mixture of pieces is the curve 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -36,9 +37,9 @@ from pilot.planners.model import LARGEST_GAIN, kinds, linear
 def build(problem: Problem) -> ConcreteModel:
     """The model, with the ``problem``, the ``pieces`` (E, L, V, sigma) of each trainer, and the indices of all."""
     m = ConcreteModel()
-    m.problem, m.constant = problem, 0.0
+    m.problem, m.constant = replace(problem, candidates=tuple(c.free_of_pin() for c in problem.candidates)), 0.0
     m.trainers, m.types = range(len(problem.candidates)), range(len(problem.types))
-    m.pieces = [pieces(c, problem.nodes) for c in problem.candidates]
+    m.pieces = [pieces(c, problem.nodes) for c in m.problem.candidates]
     m.each_piece = [(j, p) for j, its in enumerate(m.pieces) for p in range(len(its))]
     for add in (add_nodes, add_capacity, add_sizes, add_one_type, add_pieces, add_rescales, add_order, add_objective):
         add(m)
@@ -47,23 +48,22 @@ def build(problem: Problem) -> ConcreteModel:
 
 def pieces(c: Candidate, nodes: int) -> list[tuple[float, float, float, float]]:
     """The pieces of its curve as far as it can get; the last one goes on per node."""
-    most = max(c.speeds) * min(c.pin or c.max_nodes, nodes)
+    most = max(c.speeds) * min(c.max_nodes, nodes)
     rows = zip(c.value.nodes, (*c.value.nodes[1:], most), c.value.per_s, c.value.slopes(), strict=True)
     return [(start, min(end, most) - start, value, slope) for start, end, value, slope in rows if start <= most]
 
 
 def add_nodes(m: ConcreteModel) -> None:
     """``Nmin y <= sum over k of x_k <= Nmax y``: it has no nodes or an allowed number (FreeTrain eq. 3), none of types
-    that it cannot use. A pin is both ends; y is 1 for one that must run."""
+    that it cannot use; y is 1 for one that must run."""
     m.x, m.y = Var(m.trainers, m.types, domain=NonNegativeIntegers), Var(m.trainers, domain=Binary)
     m.between = ConstraintList()
     for j, c in enumerate(m.problem.candidates):
-        least, most = (c.min_nodes, c.max_nodes) if c.pin is None else (c.pin, c.pin)
         for k, there in enumerate(m.problem.types_nodes):
-            m.x[j, k].setub(min(most, there) if c.speeds[k] > 0 else 0)
-        m.y[j].setlb(int(c.must_run if c.pin is None else c.pin > 0))
-        m.between.add((0, total([*_nodes(m, j), (-least, m.y[j])]), None))
-        m.between.add((None, total([*_nodes(m, j), (-most, m.y[j])]), 0))
+            m.x[j, k].setub(min(c.max_nodes, there) if c.speeds[k] > 0 else 0)
+        m.y[j].setlb(int(c.must_run))
+        m.between.add((0, total([*_nodes(m, j), (-c.min_nodes, m.y[j])]), None))
+        m.between.add((None, total([*_nodes(m, j), (-c.max_nodes, m.y[j])]), 0))
 
 
 def add_capacity(m: ConcreteModel) -> None:
@@ -75,7 +75,7 @@ def add_capacity(m: ConcreteModel) -> None:
 
 def add_sizes(m: ConcreteModel) -> None:
     """``sum over k of x_k = sum of size * b_size``, ``sum of b_size = y``: one of some numbers (FreeTrain eq. 3)."""
-    m.sizes = {j: c.sizes for j, c in enumerate(m.problem.candidates) if c.sizes and c.pin is None}
+    m.sizes = {j: c.sizes for j, c in enumerate(m.problem.candidates) if c.sizes}
     m.b, m.size = Var([(j, n) for j, sizes in m.sizes.items() for n in sizes], domain=Binary), ConstraintList()
     for j, sizes in m.sizes.items():
         m.size.add((0, total([*_nodes(m, j), *((-n, m.b[j, n]) for n in sizes)]), 0))
@@ -142,26 +142,12 @@ def add_objective(m: ConcreteModel) -> None:
 
 
 def start(m: ConcreteModel, plan: Plan) -> None:
-    """Set the variables to ``plan``, in which identical trainers change places so that they are in order."""
+    """Set x to ``plan``, in which identical trainers change places so that they are in order; the rest follows."""
     for kind in kinds(m.problem.candidates):
-        c = m.problem.candidates[kind[0]]
-        given = sorted((plan.by_type[j][1] for j in kind), key=c.effective, reverse=True)
-        for j, nodes in zip(kind, given, strict=True):
-            for variable, value in _known(m, j, c, nodes):
-                variable.set_value(float(value), skip_validation=True)
-
-
-def _known(m: ConcreteModel, j: int, c: Candidate, nodes: ByType) -> Iterator[tuple[Any, float]]:
-    """The variables of a trainer that has these nodes, with their values."""
-    effective, runs, (up, down) = c.effective(nodes), sum(nodes) > 0, c.rescale_costs()
-    more, fewer = nodes != tuple(map(min, nodes, c.held)), nodes != tuple(map(max, nodes, c.held))
-    yield from ((m.y[j], runs), (m.u[j], more), (m.d[j], fewer), (m.q[j], max(up * more, down * fewer)))
-    yield from ((m.x[j, k], n) for k, n in enumerate(nodes))
-    yield from ((m.b[j, n], n == sum(nodes)) for n in m.sizes.get(j, ()))
-    yield from ((m.z[j, k], n > 0) for k, n in enumerate(nodes) if c.one_type)
-    at = max(p for p, (start, *_) in enumerate(m.pieces[j]) if start <= effective)
-    for p, (begin, *_) in enumerate(m.pieces[j]):
-        yield from ((m.w[j, p], runs and p == at), (m.tau[j, p], effective - begin if p == at else 0.0))
+        effective = m.problem.candidates[kind[0]].effective
+        for j, nodes in zip(kind, sorted((plan.by_type[j][1] for j in kind), key=effective, reverse=True), strict=True):
+            for k in m.types:
+                m.x[j, k].set_value(nodes[k])
 
 
 def by_type(m: ConcreteModel) -> list[ByType]:

@@ -30,9 +30,8 @@ Whole = NDArray[np.int64]
 Values = NDArray[np.float64]
 
 MOST_BENDS = 16  #: of a curve with more, some are left out, and no bound is claimed
-_SMOOTHEST, _SHARPEST = 0.25, 1e-5  #: how far maxima are smoothed, as a share of the mean trainer's gain
-_FAR = 20.0  #: so many times that below the best vertex, others do not count
-_NEWTON_STEPS = 8
+_SMOOTHED = (0.25, 1e-4, 14)  #: how far maxima are smoothed, as a share of the mean trainer's gain; in so many stages
+_NEWTON_STEPS = 5
 _RIDGE = 1e-9  #: prices stay finite where those that must run take all nodes
 _NEAREST = 16  #: so many vertices of each trainer are rounded
 _PAIRS = (64, 256)  #: so many changes that take nodes are tried together with so many that give some back
@@ -117,25 +116,25 @@ def plan(problem: Problem, planner: str) -> Plan:
 
 
 def _with_those_that_fit(problem: Problem) -> tuple[Problem, Whole]:
-    """Nodes for those that are pinned or must run, as few as each may have, and the problem in which the others are
-    free: if not all fit, the last ones go without."""
+    """Nodes for those that are pinned or must run, as few as each may have, and the problem in which the others need
+    not: if not all fit, the last ones go without."""
     needs = [j for j, c in enumerate(problem.candidates) if c.pin or c.must_run]
     needs.sort(key=lambda j: problem.candidates[j].pin is None)
     while (placed := place([problem.candidates[j] for j in needs], problem.types_nodes)) is None:
         needs.pop()
     nodes = np.zeros((len(problem.candidates), len(problem.types)), dtype=np.int64)
     nodes[needs] = np.array(placed, dtype=np.int64).reshape(len(needs), nodes.shape[1])
-    free = (c if c.pin == 0 else replace(c, pin=None, must_run=False) for c in problem.candidates)
-    fit = (c if j in needs else other for j, (c, other) in enumerate(zip(problem.candidates, free, strict=True)))
+    unpinned = (c.free_of_pin() for c in problem.candidates)
+    fit = (replace(c, must_run=j in needs) for j, c in enumerate(unpinned))
     return replace(problem, candidates=tuple(fit)), nodes
 
 
 def _trainers(problem: Problem) -> _Trainers:
     cs, there = problem.candidates, np.array(problem.types_nodes)
-    most = np.array([c.max_nodes if c.pin is None else c.pin for c in cs])
+    most = np.array([c.max_nodes for c in cs])
     allowed = np.zeros((len(cs), most.max() + 2), dtype=np.bool_)
     for row, c in zip(allowed, cs, strict=True):
-        row[slice(c.min_nodes, c.max_nodes + 1) if c.pin is None and not c.sizes else _counts(c)] = True
+        row[_counts(c) if c.sizes else slice(c.min_nodes, c.max_nodes + 1)] = True
         row[0] = c.allows(0)
     speeds = np.array([c.speeds for c in cs], dtype=float)
     return _Trainers(
@@ -154,7 +153,7 @@ def _trainers(problem: Problem) -> _Trainers:
 
 def _counts(c: Candidate) -> list[int]:
     """Its allowed counts if these are few, else the ends of its range."""
-    return [c.pin] if c.pin is not None else [n for n in c.sizes or (c.min_nodes, c.max_nodes) if c.allows(n)]
+    return [n for n in c.sizes or (c.min_nodes, c.max_nodes) if c.allows(n)]
 
 
 def _padded(rows: Sequence[Sequence[float]], filler: float) -> Values:
@@ -211,49 +210,29 @@ def _ratio(above: Values, below: Values) -> Values:
 
 
 def _best_prices(columns: _Columns, there: Values) -> tuple[Values, float]:
-    """The prices at which the bound is lowest, and the bound."""
-    trainers = columns.firsts()
-    ranges = np.maximum.reduceat(columns.gains, trainers) - np.minimum.reduceat(columns.gains, trainers)
+    """The prices at which the bound is lowest, and the bound. Prices stay positive by a barrier, and Newton's steps
+    are shorter the further they would lead."""
+    firsts = columns.firsts()
+    ranges = np.maximum.reduceat(columns.gains, firsts) - np.minimum.reduceat(columns.gains, firsts)
     scale = float(ranges.mean()) or 1.0
-    scaled = replace(columns, gains=columns.gains / scale)
-    prices = np.full(len(there), 0.5 * len(trainers) / there.sum())
-    lowest, at, sharp = math.inf, prices, _SMOOTHEST
-    while sharp >= _SHARPEST:
-        surplus, best = scaled.surplus(prices)
-        prices = _newton(scaled.of(surplus >= best[columns.owner] - _FAR * sharp), there, prices, sharp)
-        bound = float(scaled.surplus(prices)[1].sum() + prices @ there)
+    columns = replace(columns, gains=columns.gains / scale)
+    prices = at = np.full(len(there), 0.5 * len(firsts) / there.sum())
+    lowest = math.inf
+    for sharp in np.repeat(np.geomspace(*_SMOOTHED), _NEWTON_STEPS):
+        surplus, best = columns.surplus(prices)
+        bound = float(best.sum() + prices @ there)
         if bound < lowest:
             lowest, at = bound, prices
-        sharp *= 0.2
-    return at * scale, lowest * scale
-
-
-def _newton(columns: _Columns, there: Values, prices: Values, sharp: float) -> Values:
-    """The prices at which the smoothed bound is lowest. They stay positive by a barrier, ``-sharp log(price)``."""
-    firsts = columns.firsts()
-
-    def smoothed(prices: Values) -> tuple[float, Values]:
-        surplus, best = columns.surplus(prices)
         weights = np.exp((surplus - best[columns.owner]) / sharp)
-        total = np.add.reduceat(weights, firsts)
-        logs = np.log(total).sum() - np.log(prices).sum()
-        return float(best.sum() + prices @ there + sharp * logs), weights / total[columns.owner]
-
-    value, weights = smoothed(prices)
-    for _ in range(_NEWTON_STEPS):
+        weights /= np.add.reduceat(weights, firsts)[columns.owner]
         asked = weights[:, None] * columns.nodes
         mean = np.add.reduceat(asked, firsts)
         bend = (columns.nodes.T @ asked - mean.T @ mean) / sharp + np.diag(sharp / prices**2 + _RIDGE)
         slope = there - mean.sum(axis=0) - sharp / prices
         step = -np.linalg.solve(bend, slope)
-        if -(slope @ step) < 1e-3 * sharp:
-            break
-        length, before, value = min(1.0, 0.9 / max(1e-300, float((-step / prices).max()))), value, math.inf
-        while value > before and length > 1e-9:
-            value, weights = smoothed(prices + length * step)
-            length *= 0.5
-        prices = prices + 2 * length * step
-    return prices
+        far = max(math.sqrt(max(0.0, -float(slope @ step)) / (sharp * len(firsts))), float((-step / prices).max()))
+        prices = prices + step / (1.0 + far)
+    return at * scale, lowest * scale
 
 
 def _rounded(t: _Trainers, columns: _Columns, prices: Values) -> tuple[Whole, Whole]:

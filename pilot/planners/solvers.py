@@ -33,7 +33,7 @@ class SolverAnswer:
 
 
 Solver = Callable[[Path, float, Mapping[str, float], float], SolverAnswer]
-"""Maximizes an LP file within a time (seconds), from a solution that is known (column name → value; may be empty), to
+"""Maximizes an LP file within a time (seconds), from a solution that is known (column name → value, for all or some), to
 within a share of the objective (0: to the optimum).
 
 Raises :class:`SolverError` if its answer cannot be parsed.
@@ -101,9 +101,9 @@ def read_glpk(solution: str, log: str) -> SolverAnswer:
 
 def highs(lp: Path, limit_s: float, start: Mapping[str, float], gap: float = 0.0) -> SolverAnswer:
     """Solve with HiGHS from the ``highspy`` wheel."""
-    from highspy import HighsModelStatus, HighsSolution, HighsStatus, SolutionStatus
+    from highspy import HighsModelStatus, HighsStatus, SolutionStatus
 
-    solver, solution = _silent_highs(), HighsSolution()
+    solver = _silent_highs()
     options = {"time_limit": limit_s, "mip_rel_gap": gap, "mip_abs_gap": 0.0, "threads": 1}
     for option, value in options.items():
         solver.setOptionValue(option, value)
@@ -111,8 +111,8 @@ def highs(lp: Path, limit_s: float, start: Mapping[str, float], gap: float = 0.0
         raise SolverError("it cannot read the model")
     names = solver.getLp().col_names_
     if start:
-        solution.col_value = [start.get(name, 0.0) for name in names]
-        solver.setSolution(solution)
+        places = {name: i for i, name in enumerate(names)}
+        solver.setSolution(len(start), [places[name] for name in start], list(start.values()))
     solver.run()
     status, info = solver.getModelStatus(), solver.getInfo()
     if status not in (HighsModelStatus.kOptimal, HighsModelStatus.kTimeLimit):

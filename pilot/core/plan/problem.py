@@ -77,6 +77,13 @@ class Candidate:
         within = self.min_nodes <= nodes <= self.max_nodes
         return (nodes == 0 and not self.must_run) or (within and (not self.sizes or nodes in self.sizes))
 
+    def free_of_pin(self) -> Candidate:
+        """The same candidate, whose pin is its only size."""
+        if self.pin is None:
+            return self
+        only = (self.pin,) if self.pin else ()
+        return replace(self, pin=None, sizes=only, max_nodes=self.pin, must_run=bool(only))
+
     def most_within(self, nodes: int) -> int:
         """The largest count within ``nodes`` that a plan may give."""
         if self.pin is not None:
