@@ -33,7 +33,7 @@ class SolverAnswer:
 
 
 Solver = Callable[[Path, float, Mapping[str, float], float], SolverAnswer]
-"""Maximizes an LP file within a time (seconds), from a solution that is known (column name → value, for all or some), to
+"""Maximizes an LP file within a time (seconds), from a solution that is known (column name → value, of all or some), to
 within a share of the objective (0: to the optimum).
 
 Raises :class:`SolverError` if its answer cannot be parsed.
