@@ -1,11 +1,12 @@
-"""Pools of three types of nodes: plans that tell types apart, against three other ways to use such a pool.
+"""Pools of three types of nodes: plans that tell types apart, against four other ways to use such a pool.
 
     python -m benchmarks.mixed
     python -m benchmarks.mixed --pools cloud --hours 4 --seeds 1,2,3 --know measured
 
-``typed``: our planner (``dp``, by prices). ``blind``: the same, but all nodes count as alike. ``divided``: one pool per
-type; a trainer goes where it is expected to finish first, and stays there. ``sia``: Sia's ILP, each 60 s, for all
-trainers.
+``typed``: our planner (``dp``, by prices). ``blind``: the same, but all nodes count as alike. ``lockstep``: blind, and
+all nodes of a trainer get equal shares of the samples. ``divided``: one pool per type; a trainer goes where it is
+expected to finish first, and stays there. ``sia``: Sia's ILP, each 60 s. All ways plan for all trainers, unless
+``--most`` says ``auto`` (not for sia) or a number.
 
 Traces are drawn (FreeTrain's statistics of Summit, on a machine of ``--nodes``), types are blocks of neighbours, speeds
 those of benchmarks/gpu_rates.py. Curves are those of FreeTrain's Table 2, in the pool ``narrow`` Amdahl's law with a
@@ -33,20 +34,22 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import sia
 from benchmarks.gpu_rates import MODELS, speeds
 from benchmarks.planners import EFFICIENCY
 from pilot import planners
 from pilot.core.config import CoordinatorConfig
 from pilot.core.coordinator import Coordinator
 from pilot.core.curves.curve import Curve
-from pilot.core.ids import TrainerId
+from pilot.core.ids import NodeId, TrainerId, natural_key
 from pilot.core.plan.arrivals import ARRIVALS_S
+from pilot.core.pool.node_type import NodeType
 from pilot.core.trainer.spec import Profiling, TrainerSpec
 from pilot.research.sim.accounting import Accounting, group_rate
 from pilot.research.sim.driver import SimConfig, Simulation
 from pilot.research.sim.knowledge import MEASURED, TRUTH, Knowledge
 from pilot.research.sim.metrics import IntegralMeter
-from pilot.research.traces.changes import Change, in_blocks, types_of
+from pilot.research.traces.changes import Change, types_of, with_types
 from pilot.research.traces.fragments import pool_size
 from pilot.research.traces.synthesis import HOUR_S, PUBLISHED, draw
 from pilot.research.traces.workload import WorkloadRow
@@ -63,17 +66,17 @@ POOLS: Mapping[str, tuple[Shares, Sequence[Curve]]] = {
 """Name → the types' shares, and the scaling curves that models may have."""
 
 FULL, STREAM = "full", "stream"
-OFFERED = {FULL: 1.6, STREAM: 0.6}
+OFFERED = {FULL: 1.6, STREAM: 0.8}
 """How much work there is, of what the pool could do if all scaled perfectly."""
-NODE_HOURS = (2.0, 12.0)
+NODE_HOURS = (1.0, 6.0)
 """The median work of short trainers and of long ones, on a mean node."""
 MOST_NODES, ALL = 32, 200
-"""Of a trainer; and of trainers at once, with Sia's ILP."""
+"""Of a trainer; and more trainers than there are."""
 LONGER = 2.5
 """A stream is replayed this many times as long as trainers come."""
 
-TYPED, BLIND, DIVIDED, SIA = "typed", "blind", "divided", "sia"
-WAYS = (TYPED, BLIND, DIVIDED, SIA)
+TYPED, BLIND, LOCKSTEP, DIVIDED, SIA = "typed", "blind", "lockstep", "divided", "sia"
+WAYS = (TYPED, BLIND, LOCKSTEP, DIVIDED, SIA)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,7 @@ class Options:
     nodes: int
     hours: float
     know: str
+    most: int | None  #: trainers that share the pool; None: sized from the pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +134,19 @@ class OnOneType(Knowledge):
         return replace(row.spec, curve=here, objective_curve=here, speeds=())
 
 
+def in_blocks(changes: Sequence[Change], shares: Shares) -> list[Change]:
+    """``changes`` whose nodes, in the order of their names, are divided into one block for each type, of these shares:
+    neighbours are alike."""
+    nodes = sorted({node for change in changes for node in change.joined}, key=natural_key)
+    types, first, share = dict[NodeId, NodeType](), 0, 0.0
+    for name, its_share in shares.items():
+        share += its_share
+        last = round(len(nodes) * share / sum(shares.values()))
+        types |= dict.fromkeys(nodes[first:last], NodeType(name))
+        first = last
+    return with_types(changes, types)
+
+
 def trace(run: Run, options: Options) -> list[Change]:
     """The run's trace."""
     hours = options.hours * (1.0 if run.workload == FULL else LONGER)
@@ -152,7 +169,7 @@ def workload(run: Run, node_s: float, hours: float) -> Iterator[WorkloadRow]:
             samples=work,
             speeds=tuple(speeds(shares, model).items()),
         )
-        yield WorkloadRow(spec, submit_s, work, index)
+        yield WorkloadRow(spec, submit_s, work, index, equal_shares=run.way == LOCKSTEP)
         left, number = left - work, number + 1
 
 
@@ -197,13 +214,13 @@ def _one_pool(options: Options, run: Run, changes: Sequence[Change], rows: Seque
     hours = options.hours * (1.0 if run.workload == FULL else LONGER)
     knowledge = (OnOneType if run.way == DIVIDED else Knowledge)(options.know, profile=Profiling.AUTO, seed=run.seed)
     config = CoordinatorConfig(
-        max_parallel_trainers=ALL if run.way == SIA else None,
+        max_parallel_trainers=ALL if run.way == SIA else options.most,
         arrivals_s=ARRIVALS_S,
         timed=run.way == SIA,
         decide_every_s=60.0 if run.way == SIA else 0.0,
         typed=run.way in (TYPED, SIA),
     )
-    planner = planners.make("sia" if run.way == SIA else "dp", "highs", math.inf if run.way != SIA else 10.0)
+    planner = sia.planner if run.way == SIA else planners.make("dp", limit_s=math.inf)
     accounting = Accounting.PHYSICAL
     noise = 0.03 if options.know == MEASURED else 0.0
     sim = SimConfig(hours * HOUR_S, accounting, knowledge=knowledge, measure_noise=noise)
@@ -253,6 +270,7 @@ def _table(rows: Sequence[Row], options: Options) -> Table:
 @click.option("--hours", type=click.FloatRange(0.1, 1000), default=6.0, show_default=True, help="Length of a replay.")
 @click.option("--seeds", default="1,2", show_default=True, help="Of traces and workloads.")
 @click.option("--know", type=click.Choice((TRUTH, MEASURED)), default=TRUTH, show_default=True, help="Curves, speeds.")
+@click.option("--most", default=f"{ALL}", show_default=True, help="Trainers at once: a number, or auto.")
 @click.option("--processes", type=click.IntRange(1), default=1, show_default=True, help="Replays at once.")
 @click.option("--json", "out", type=click.Path(dir_okay=False, path_type=Path), help="Write the rows to this file.")
 def main(
@@ -262,11 +280,15 @@ def main(
     hours: float,
     seeds: str,
     know: str,
+    most: str,
     processes: int,
     out: Path | None,
 ) -> None:
     """Replay each workload on each pool in all ways."""
-    options, places = Options(nodes, hours, know), list(product(pools.split(","), workloads.split(",")))
+    if not (most == "auto" or (most.isdecimal() and int(most))):
+        raise click.UsageError(f"--most {most}: give a number or auto")
+    options = Options(nodes, hours, know, None if most == "auto" else int(most))
+    places = list(product(pools.split(","), workloads.split(",")))
     if unknown := [name for place in places for name in place if name not in (*POOLS, FULL, STREAM)]:
         raise click.UsageError(f"{unknown[0]!r}: choose from {', '.join((*POOLS, FULL, STREAM))}")
     each = [int(seed) for seed in seeds.split(",")]

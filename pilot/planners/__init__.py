@@ -39,13 +39,12 @@ _PLANNERS = {
     "rolling-horizon": _Entry(_HORIZON, solver=True, timed=True),
     "rolling-horizon-costs": _Entry(_HORIZON, {"costs": True}, solver=True, timed=True),
     "greedy": _Entry("pilot.research.planners.greedy", timed=True),
-    "sia": _Entry("pilot.research.planners.sia", solver=True, timed=True, typed=True),
 }
 NAMES = tuple(_PLANNERS)
 """The planners; the first one is the default."""
 
 SOLVERS = ("cbc", "glpk", "highs")
-"""The solvers of ``milp``, ``rolling-horizon`` and ``sia``; the first one is the default."""
+"""The solvers of ``milp`` and ``rolling-horizon``; the first one is the default."""
 
 TIMED = frozenset(name for name, entry in _PLANNERS.items() if entry.timed)
 """The planners that need to know how long trainers have trained, and how much work they have left."""

@@ -22,8 +22,9 @@ import pytest
 
 from pilot.cli.main import run
 from pilot.cli.options import JSON_FORMAT
+from pilot.core.pool.node_type import NodeType
 from pilot.research.sim.sweep import Case, Inputs, run_sweep
-from pilot.research.traces.changes import in_blocks, write_changes
+from pilot.research.traces.changes import with_types, write_changes
 from pilot.research.traces.synthesis import PUBLISHED, draw
 from pilot.service.settings import load_objective
 from tests.browser import needs_browser, shown
@@ -329,7 +330,12 @@ def test_planners_that_cannot_tell_types_apart_need_to_be_told(
     inputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     typed = tmp_path / "typed.csv"
-    write_changes(typed, in_blocks(draw(PUBLISHED["summit"].on(64), 3600.0, seed=3), {"a": 1.0, "b": 1.0}))
+    changes = draw(PUBLISHED["summit"].on(64), 3600.0, seed=3)
+    kinds = {
+        node: NodeType("a" if number % 2 else "b")
+        for number, node in enumerate(sorted({n for c in changes for n in c.joined}))
+    }
+    write_changes(typed, with_types(changes, kinds))
     assert run(arguments(inputs, "--planner", "greedy", events=str(typed))) == 2
     line = capsys.readouterr().err.strip()
     assert line == "pilot: --planner greedy cannot tell types of nodes apart; add --node-types ignored"

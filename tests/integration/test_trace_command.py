@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 from pilot.cli.main import run
+from pilot.core.pool.node_type import NodeType
+from pilot.research.traces.changes import read_changes, types_of, with_types, write_changes
+from pilot.research.traces.synthesis import PUBLISHED, draw
 
 
 def test_a_synthetic_trace_is_described_and_resampled(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -65,3 +68,13 @@ def test_bad_input_is_one_line_and_exit_2(
     said = capsys.readouterr().err.strip()
     assert message in said and "\n" not in said
     assert not (tmp_path / "out.csv").exists()
+
+
+def test_nodes_of_a_resampled_trace_keep_their_types(tmp_path: Path) -> None:
+    changes = draw(PUBLISHED["summit"].on(64), 7200.0, seed=1)
+    types = {node: NodeType("v100") for change in changes for node in change.joined}
+    write_changes(tmp_path / "week.csv", with_types(changes, types))
+    arguments = ["--like", str(tmp_path / "week.csv"), "--hours", "1"]
+    assert run(["trace", "synth", str(tmp_path / "lab.csv"), *arguments]) == 0
+    made = read_changes(tmp_path / "lab.csv")
+    assert types_of(made) == {node: types[node] for change in made for node in change.joined}

@@ -41,8 +41,7 @@ def checked(problem: Problem, plan: Plan) -> float:
         assert problem.permits(plan)
     assert plan.counts == tuple((trainer, sum(nodes)) for trainer, nodes in plan.by_type)
     assert plan.objective == problem.objective_on(dict(plan.by_type)) and plan.objective <= best + margin
-    assert plan.gap is not None or plan.planner == "sia", "which maximises something else"
-    assert plan.gap is None or plan.objective + plan.gap * max(1.0, abs(plan.objective)) >= best - margin
+    assert plan.gap is not None and plan.objective + plan.gap * max(1.0, abs(plan.objective)) >= best - margin
     return max(0.0, best - plan.objective) / max(1.0, abs(best))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -29,19 +29,6 @@ NODES_FILE = click.option(
     type=FILE,
     help="The machine's nodes, one name or Slurm node list per line (default: those in the log).",
 )
-
-
-class Shares(click.ParamType):  # type: ignore[type-arg]  # generic only for the type checker
-    """``NAME=SHARE,...``, as a dict."""
-
-    name = "shares"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, float]:
-        share = FiniteRange(min=0, min_open=True)
-        pairs = [pair.strip().partition("=") for pair in value.split(",")]
-        if not all(name and text for name, _, text in pairs) or len({name for name, _, _ in pairs}) < len(pairs):
-            self.fail(f"{value!r}: give each type once with its share of the nodes, as in a100=1,v100=3", param, ctx)
-        return {name: share.convert(text, param, ctx) for name, _, text in pairs}
 
 
 @click.group("trace")
@@ -95,12 +82,6 @@ def stats(events: Path, nodes: int | None, output: Path | None, as_json: bool) -
 @click.option(
     "--block-hours", type=FiniteRange(min=0.01), default=12.0, show_default=True, help="With --like: length of a block."
 )
-@click.option(
-    "--types",
-    type=Shares(),
-    metavar="NAME=SHARE,...",
-    help="Types of nodes and their shares, as blocks of neighbours (default: the source's).",
-)
 @click.option("--seed", type=click.IntRange(min=0), metavar="N", default=1, show_default=True, help="Random seed.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def synth(
@@ -110,7 +91,6 @@ def synth(
     hours: float,
     nodes: int | None,
     block_hours: float,
-    types: dict[str, float] | None,
     seed: int,
     as_json: bool,
 ) -> None:
@@ -122,10 +102,9 @@ def synth(
     Examples:
       pilot trace synth lab.csv --like events.csv.gz --nodes 32 --hours 12
       pilot trace synth week.csv.gz --published summit --nodes 1024 --seed 7
-      pilot trace synth mixed.csv.gz --published summit --nodes 1024 --types a100=1,v100=2,a10=1
     """
     from pilot.core.errors import UserError
-    from pilot.research.traces.changes import in_blocks, read_changes, types_of, with_types, write_changes
+    from pilot.research.traces.changes import read_changes, types_of, with_types, write_changes
     from pilot.research.traces.statistics import describe, distance, fragment_lengths
     from pilot.research.traces.synthesis import PUBLISHED, draw, resample
 
@@ -139,7 +118,7 @@ def synth(
         changes = draw(law, hours * 3600, seed)
     if not changes:
         raise UserError("no node is idle in a trace this short; increase --hours or --nodes")
-    changes = in_blocks(changes, types) if types else with_types(changes, types_of(source or ()))
+    changes = with_types(changes, types_of(source or ()))
     write_changes(output, changes)
     if source is not None:
         columns = {"source": describe(source), output.name: describe(changes, nodes)}

@@ -21,7 +21,6 @@ from pilot.core.coordinator import Coordinator
 from pilot.core.events import Event, Progress
 from pilot.core.ids import NodeId, TrainerId
 from pilot.core.plan.problem import Plan, Problem
-from pilot.core.pool.node_type import NodeType
 from pilot.core.study.events import TrialAsked, TrialTold
 from pilot.core.trainer.proof import ProofState
 from pilot.research.gpu_packing import GpuNodes
@@ -75,15 +74,14 @@ class Simulation:
         self.records = Records()
         self.accounts: dict[TrainerId, Account] = {}
         of_node = types_of(changes)
-        types = {of.name: of for of in of_node.values()}
-        self._types = tuple(types.values()) or (NodeType(""),)
-        self._type = {node: list(types).index(of.name) for node, of in of_node.items()}
+        self._types = tuple(dict.fromkeys(of.name for of in of_node.values())) or ("",)
+        self._type = {node: self._types.index(of.name) for node, of in of_node.items()}
         self._planner = planner
         self._changes = deque(change for change in changes if change.time_s < config.until_s)
         self._submissions = deque(submissions)
         self._by_id = {submission.spec.trainer: submission for submission in submissions}
         self._running: dict[TrainerId, Account] = {}
-        type_of = self._type if len(types) > 1 else {}
+        type_of = self._type if len(self._types) > 1 else {}
         self._reports = Reports(config.measure_noise, Random(config.knowledge.seed), type_of)
         self._pins: dict[TrainerId, int] = {}
         self._solve: Solve | None = None
@@ -283,7 +281,7 @@ class Simulation:
         for trainer_id, account in self._running.items():
             group = self.core.trainers[trainer_id].group
             held = self._by_type(group.members if group is not None else ())
-            if self.config.knowledge.know == MEASURED:
+            if self.config.knowledge.know == MEASURED or account.submission.equal_shares:
                 self._reports.expect(self.now_s, self.core.trainers[trainer_id])
                 if (pin := self.core.trainers[trainer_id].profile.pin) is not None:
                     pins[trainer_id] = pin

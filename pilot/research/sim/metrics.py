@@ -259,23 +259,15 @@ class IntegralMeter:
 
     def _best_rate(self, admitted: Admitted, nodes: Counts) -> float:
         if (admitted, nodes) not in self._best:
-            problem = Problem(sum(nodes), 1.0, self._candidates(admitted, len(nodes)))
-            if len(nodes) > 1:
-                problem = replace(problem, types=tuple(map(str, range(len(nodes)))), types_nodes=nodes)
-            self._best[admitted, nodes] = self._rate(admitted, problem)
+            problem = Problem(sum(nodes), 1.0, self._candidates(admitted))
+            if len(nodes) == 1:
+                rate = self._plan(problem).objective
+            else:
+                typed = replace(problem, types=tuple(map(str, range(len(nodes)))), types_nodes=nodes)
+                held = dict(self._plan(typed).by_type)
+                rate = sum(_rate_on(c, held[c.trainer]) for c in problem.candidates)
+            self._best[admitted, nodes] = rate
         return self._best[admitted, nodes]
-
-    def _rate(self, admitted: Admitted, problem: Problem) -> float:
-        """The total rate of the best plan."""
-        plan = self._plan(problem)
-        if not problem.types:
-            return plan.objective
-        kinds = (kind for kind, count in admitted for _ in range(count))
-        return sum(
-            group_rate(c.value, held, kind.speeds, kind.equal_shares)
-            for kind, c, (_, held) in zip(kinds, problem.candidates, plan.by_type, strict=True)
-            if sum(held) >= kind.min_nodes
-        )
 
     def _shared_rate(self, admitted: Admitted, nodes: Nodes) -> float:
         """The best mean total rate on ``nodes`` nodes on average, at most as many at a time as the pool ever had."""
@@ -283,22 +275,22 @@ class IntegralMeter:
         problem = Problem(most, 1.0, self._candidates(admitted))
         return prices.relaxed(problem, prices.steps_of(problem), nodes[0])
 
-    def _candidates(self, admitted: Admitted, types: int = 1) -> tuple[Candidate, ...]:
+    def _candidates(self, admitted: Admitted) -> tuple[Candidate, ...]:
         trainers = [kind for kind, count in admitted for _ in range(count)]
-        made = (self._candidate(index, kind) for index, kind in enumerate(trainers))
-        if types == 1:
-            return tuple(made)
-        return tuple(
-            replace(c, held=(0,) * types, speeds=kind.speeds, one_type=kind.equal_shares)
-            for c, kind in zip(made, trainers, strict=True)
-        )
+        return tuple(self._candidate(index, kind) for index, kind in enumerate(trainers))
 
     def _candidate(self, index: int, kind: Kind) -> Candidate:
-        curve = self._records.curves[kind]
+        curve, speeds = self._records.curves[kind], kind.speeds
         value = curve.scaled(1.0 / curve.single_node_rate())
-        if len(kind.speeds) == 1 and kind.speeds != (1.0,):
-            value = Curve.of((n, group_rate(value, (n,), kind.speeds)) for n in sorted(value.counts()))
-        return Candidate(TrainerId(f"{index}"), 0, kind.min_nodes, kind.max_nodes, value, 0.0, 0.0, kind.sizes)
+        if len(speeds) == 1 and speeds != (1.0,):
+            value = Curve.of((n, group_rate(value, (n,), speeds)) for n in sorted(value.counts()))
+        c = Candidate(TrainerId(f"{index}"), 0, kind.min_nodes, kind.max_nodes, value, 0.0, 0.0, kind.sizes)
+        return replace(c, held=(0,) * len(speeds), speeds=speeds, one_type=kind.equal_shares)
+
+
+def _rate_on(c: Candidate, held: Counts) -> float:
+    """Its true rate on nodes of several types."""
+    return group_rate(c.value, held, c.speeds, c.one_type) if sum(held) >= c.min_nodes else 0.0
 
 
 def returns_on_rescale(columns: Mapping[str, Floats]) -> Floats:

@@ -11,13 +11,13 @@ from pathlib import Path
 from random import Random
 
 from pilot.core.errors import UserError
-from pilot.core.ids import NodeId, natural_key
+from pilot.core.ids import NodeId
 from pilot.core.pool.node_type import NodeType
 from pilot.research.traces.text_files import bad_input, number, read_lines, read_records, write_text
 
 HEADER = ("time_s", "node", "event")
-TYPE, MEMORY = "type", "memory_gb"
-"""Optional columns of nodes that join: the type's name, and the memory of an accelerator."""
+TYPE = "type"
+"""An optional fourth column: the type of a node that joins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +71,13 @@ def still_pool(nodes: int) -> Change:
 def write_changes(path: Path, changes: Iterable[Change]) -> None:
     """Write a trace, gzipped if the name ends in ``.gz``; the same changes give the same bytes."""
     changes = list(changes)
-    header = (*HEADER, TYPE, MEMORY) if any(change.types for change in changes) else HEADER
+    header = (*HEADER, TYPE) if any(change.types for change in changes) else HEADER
     write_text(path, ",".join(header) + "\n" + "".join(map(format_change, changes)))
 
 
 def format_change(change: Change) -> str:
     """The rows of one change, leaves first."""
-    time, types = seconds_text(change.time_s), {node: f",{of.name},{of.memory_gb:g}" for node, of in change.types}
+    time, types = seconds_text(change.time_s), {node: f",{of.name}" for node, of in change.types}
     rows = [f"{time},{node},leave\n" for node in change.left]
     return "".join(rows + [f"{time},{node},join{types.get(node, '')}\n" for node in change.joined])
 
@@ -90,19 +90,6 @@ def types_of(changes: Iterable[Change]) -> dict[NodeId, NodeType]:
 def with_types(changes: Iterable[Change], types: Mapping[NodeId, NodeType]) -> list[Change]:
     """``changes`` in which the nodes that join have these types."""
     return [replace(c, types=tuple((node, types[node]) for node in c.joined if node in types)) for c in changes]
-
-
-def in_blocks(changes: Sequence[Change], shares: Mapping[str, float]) -> list[Change]:
-    """``changes`` whose nodes, in the order of their names, are divided into one block for each type, of these shares:
-    neighbours are alike."""
-    nodes = sorted({node for change in changes for node in change.joined}, key=natural_key)
-    types, first, share = dict[NodeId, NodeType](), 0, 0.0
-    for name, its_share in shares.items():
-        share += its_share
-        last = round(len(nodes) * share / sum(shares.values()))
-        types |= dict.fromkeys(nodes[first:last], NodeType(name))
-        first = last
-    return with_types(changes, types)
 
 
 def seconds_text(seconds: float) -> str:
@@ -136,22 +123,20 @@ def _with_blank_comments(path: Path) -> Iterator[str]:
 
 
 def _check_header(path: Path, line: int, fields: Sequence[str]) -> None:
-    if tuple(fields[:3]) != HEADER or not set(fields[3:]) <= {TYPE, MEMORY} or len(set(fields)) < len(fields):
+    if tuple(fields) not in (HEADER, (*HEADER, TYPE)):
         raise bad_input(path, line, f"expected the header {','.join(HEADER)}, found {','.join(fields)}")
 
 
 def _row(path: Path, line: int, header: Sequence[str], fields: Sequence[str]) -> _Row:
     if not len(HEADER) <= len(fields) <= len(header):
         raise bad_input(path, line, f"expected {len(header)} columns ({','.join(header)}), found {len(fields)}")
-    time, node, event = fields[:3]
+    time, node, event, *types = fields
     if not node:
         raise bad_input(path, line, "the node has no name")
     if event not in ("join", "leave"):
         raise bad_input(path, line, f"the event must be join or leave, found {event!r}")
-    extra = dict(zip(header[3:], fields[3:], strict=False))
-    memory_gb = number(path, line, MEMORY, extra.get(MEMORY) or "0")
-    of = NodeType(extra[TYPE], memory_gb=memory_gb) if extra.get(TYPE) else None
-    return _Row(line, number(path, line, "time_s", time), NodeId(node), event == "join", of)
+    of_type = next((NodeType(name) for name in types if name), None)
+    return _Row(line, number(path, line, "time_s", time), NodeId(node), event == "join", of_type)
 
 
 def _change(path: Path, time_s: float, rows: Sequence[_Row], pool: set[NodeId]) -> Change:

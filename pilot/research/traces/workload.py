@@ -15,7 +15,6 @@ from typing import Any
 from pilot.core.curves.curve import Curve
 from pilot.core.errors import UserError
 from pilot.core.ids import TrainerId
-from pilot.core.pool.node_type import NodeType
 from pilot.core.trainer.spec import TrainerSpec, listed
 from pilot.research.traces.text_files import bad_input, number, read_lines, read_records
 
@@ -28,10 +27,9 @@ SIZES = "sizes"
 BUDGET = "budget"
 """An optional column: the node-hours after which the trainer stops; default: no limit."""
 
-SPEEDS, TYPES, MEMORY, SHARES = "speeds", "types", "memory_gb", "shares"
+SPEEDS, TYPES, SHARES = "speeds", "types", "shares"
 """Optional columns, for pools of several types: how fast it computes on a node of each (``a100=1 v100=0.5``; default:
-1 on all), which of them it can use (default: all), what it needs of an accelerator, and ``equal`` if all its nodes get
-the same share of the samples."""
+1 on all), which of them it can use (default: all), and ``equal`` if all its nodes get the same share of the samples."""
 
 COLUMNS = ("trainer", "submit_s", "min_nodes", "max_nodes", "rescale_up_s", "rescale_down_s", "samples", "curve")
 
@@ -61,14 +59,13 @@ class WorkloadRow:
     ending: TrainerEnd = TrainerEnd.FINISHES  #: how it ends then
     equal_shares: bool = False  #: its slowest node decides how fast all compute
 
-    def speeds_on(self, types: Sequence[NodeType]) -> tuple[float, ...]:
+    def speeds_on(self, types: Sequence[str]) -> tuple[float, ...]:
         """How fast it computes on a node of each type; 0: it cannot use them. Raises UserError if it has speeds, but
         not on all that it can use."""
-        spec, known = self.spec, dict(self.spec.speeds)
-        usable = [t for t in types if (not spec.types or t.name in spec.types) and not 0 < t.memory_gb < spec.memory_gb]
-        if known and (unknown := [t.name for t in usable if t.name not in known]):
-            raise UserError(f"trainer {spec.trainer} has no speed on nodes of type {unknown[0]}")
-        return tuple(known.get(t.name, 1.0) if t in usable else 0.0 for t in types)
+        known, usable = dict(self.spec.speeds), [name for name in types if name in (self.spec.types or types)]
+        if known and (unknown := [name for name in usable if name not in known]):
+            raise UserError(f"trainer {self.spec.trainer} has no speed on nodes of type {unknown[0]}")
+        return tuple(known.get(name, 1.0) if name in usable else 0.0 for name in types)
 
     def rescaled(self, factor: float) -> WorkloadRow:
         """The same trainer with its rescale costs multiplied by ``factor`` (FreeTrain §5.4.2)."""
@@ -222,7 +219,6 @@ def _spec(row: _Row, rate: Curve, objective: Curve | None) -> TrainerSpec:
             budget_node_hours=budget,
             samples=row.number("samples"),
             types=row.words(TYPES),
-            memory_gb=row.number(MEMORY) if row.fields.get(MEMORY) else 0.0,
             speeds=row.speeds(),
         )
     except UserError as error:  # its numbers contradict each other

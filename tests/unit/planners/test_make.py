@@ -14,7 +14,7 @@ def test_every_planner_divides_a_pool_and_survives_pickling(name: str) -> None:
     plan = pickle.loads(pickle.dumps(planners.make(name)))
     made = plan(problem(8, candidate(high=5), candidate(high=3)))
     powers = name.startswith("rolling-horizon")
-    assert [n for _, n in made.counts] == ([4, 2] if powers else [1, 1] if name == "sia" else [5, 3])
+    assert [n for _, n in made.counts] == ([4, 2] if powers else [5, 3])
     assert made.planner == name
 
 

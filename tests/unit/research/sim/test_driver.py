@@ -14,7 +14,7 @@ from pilot.core.curves.curve import Curve
 from pilot.core.ids import NodeId, TrainerId
 from pilot.core.plan.problem import Plan, Problem
 from pilot.core.pool.node_type import NodeType
-from pilot.core.trainer.spec import TrainerSpec
+from pilot.core.trainer.spec import Profiling, TrainerSpec
 from pilot.planners import dp, make
 from pilot.research.sim.accounting import Accounting
 from pilot.research.sim.driver import Completions, SimConfig, Simulation
@@ -60,6 +60,34 @@ def test_nodes_of_two_types_train_at_their_speeds() -> None:
     simulation = simulate([Change(0.0, joined=(A, B), types=types), Change(500.0, left=(A,))], [row])
     assert finished(simulation) == {"t": pytest.approx(100.0)}
     assert [moment.pool_types for moment in simulation.records.moments][:2] == [(1, 1), (1, 1)]
+
+
+@pytest.mark.parametrize(("typed", "equal_shares", "rate"), [(True, False, 2.4), (True, True, 2.0), (False, True, 0.8)])
+def test_plans_for_types_see_speeds_and_learn_that_shares_are_equal(
+    typed: bool, equal_shares: bool, rate: float
+) -> None:
+    """Two nodes of speed 1 and two of 0.2: all of them together, or the fast ones alone, if plans can tell them."""
+    nodes = A, B, C, NodeId("d")
+    types = tuple(zip(nodes, map(NodeType, ("fast", "slow", "fast", "slow")), strict=True))
+    changes = [Change(0.0, joined=nodes[:3], types=types[:3]), Change(100.0, joined=nodes[3:], types=types[3:])]
+    row = replace(submission("t", 1e6, speeds=(("fast", 1.0), ("slow", 0.2))), equal_shares=equal_shares)
+    core = Coordinator(CoordinatorConfig(max_parallel_trainers=1, typed=typed))
+    simulation = Simulation(core, make("dp"), changes, [row], SimConfig(600.0))
+    assert simulation.run(lambda: False, lambda _: None)
+    assert simulation.accounts[TrainerId("t")].rate == pytest.approx(rate)
+
+
+def test_the_core_learns_speeds_from_reports() -> None:
+    types = ((A, NodeType("one")), (B, NodeType("other")))
+    row = submission("t", 1e6, speeds=(("one", 1.0), ("other", 0.1)))
+    core = Coordinator(CoordinatorConfig(typed=True))
+    config = SimConfig(600.0, knowledge=Knowledge(MEASURED, profile=Profiling.NEVER))
+    simulation = Simulation(core, make("dp"), [Change(0.0, joined=(A, B), types=types)], [row], config)
+    assert simulation.run(lambda: False, lambda _: None)
+    trainer = core.trainers[TrainerId("t")]
+    assert trainer.spec.speeds == ()
+    rates = {kind: rate.ln_per_s for kind, rate in trainer.speeds.rates.items()}
+    assert math.exp(rates["other"] - rates["one"]) == pytest.approx(0.1)
 
 
 def test_a_trainer_is_there_once_a_plan_lets_it_share_the_pool() -> None:

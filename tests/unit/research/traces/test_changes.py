@@ -12,7 +12,6 @@ from pilot.core.ids import NodeId
 from pilot.core.pool.node_type import NodeType
 from pilot.research.traces.changes import (
     Change,
-    in_blocks,
     read_changes,
     stream_changes,
     types_of,
@@ -131,35 +130,23 @@ def test_a_share_of_the_ends_is_known_drawn_by_the_seed() -> None:
 
 
 def test_a_trace_with_types_is_read_as_it_was_written(tmp_path: Path) -> None:
-    types = {NodeId("a1"): NodeType("a100", memory_gb=80.0), NodeId("b1"): NodeType("v100")}
+    types = {NodeId("a1"): NodeType("a100"), NodeId("b1"): NodeType("v100")}
     typed = with_types(CHANGES, types)
     write_changes(tmp_path / "trace.csv", typed)
     assert read_changes(tmp_path / "trace.csv") == typed
     assert types_of(typed) == types
 
 
-def test_columns_of_types_may_come_in_any_order_or_be_left_out(tmp_path: Path) -> None:
+def test_the_type_may_be_left_out(tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
-    path.write_text("time_s,node,event,memory_gb,type\n0,a,join,16,v100\n0,b,join\n5,a,leave\n")
+    path.write_text("time_s,node,event,type\n0,a,join,v100\n0,b,join\n5,a,leave\n")
     (joins, leaves) = read_changes(path)
-    assert joins == Change(0.0, joined=n("a", "b"), types=((NodeId("a"), NodeType("v100", memory_gb=16.0)),))
+    assert joins == Change(0.0, joined=n("a", "b"), types=((NodeId("a"), NodeType("v100")),))
     assert leaves == Change(5.0, left=n("a"))
     for header, rows, message in (
         ("time_s,node,event,kind", "0,a,join,x", ":1: expected the header time_s,node,event, found"),
         ("time_s,node,event,type", "0,a,join,x,y", r":2: expected 4 columns \(time_s,node,event,type\), found 5"),
-        ("time_s,node,event,type,memory_gb", "0,a,join,x,much", ":2: memory_gb is not a number: 'much'"),
     ):
         path.write_text(f"{header}\n{rows}\n")
         with pytest.raises(UserError, match=rf"trace\.csv{message}"):
             read_changes(path)
-
-
-def test_neighbours_are_alike_in_blocks() -> None:
-    changes = [Change(0.0, joined=n("n10", "n2", "n9")), Change(1.0, left=n("n9")), Change(2.0, joined=n("n1"))]
-    typed = in_blocks(changes, {"a100": 1.0, "v100": 3.0})
-    assert {str(node): of.name for node, of in types_of(typed).items()} == {
-        "n1": "a100",
-        "n2": "v100",
-        "n9": "v100",
-        "n10": "v100",
-    }

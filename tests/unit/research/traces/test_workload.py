@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from pilot.core.errors import UserError
-from pilot.core.pool.node_type import NodeType
 from pilot.research.traces.workload import COLUMNS, WorkloadRow, read_workload
 
 CURVES = [
@@ -42,21 +41,20 @@ def test_a_priority_may_be_given(tmp_path: Path) -> None:
         read(tmp_path, ROW, header=header)
 
 
-def test_speeds_types_memory_and_shares_may_be_given(tmp_path: Path) -> None:
-    header = ",".join([*COLUMNS, "speeds", "types", "memory_gb", "shares"])
-    rows = f"{ROW},a100=1 v100=0.45,a100 v100,24,equal", f"t2{ROW[2:]},,,,"
+def test_speeds_types_and_shares_may_be_given(tmp_path: Path) -> None:
+    header = ",".join([*COLUMNS, "speeds", "types", "shares"])
+    rows = f"{ROW},a100=1 v100=0.45,a100 v100,equal", f"t2{ROW[2:]},,,"
     one, other = read(tmp_path, *rows, header=header)
     assert (one.spec.speeds, one.spec.types) == ((("a100", 1.0), ("v100", 0.45)), ("a100", "v100"))
-    assert (one.spec.memory_gb, one.equal_shares) == (24.0, True)
-    assert (other.spec.speeds, other.spec.types, other.spec.memory_gb, other.equal_shares) == ((), (), 0.0, False)
-    types = NodeType("v100", memory_gb=16.0), NodeType("t4"), NodeType("a100", memory_gb=80.0)
-    assert one.speeds_on(types) == (0.0, 0.0, 1.0)
+    assert (other.spec.speeds, other.spec.types) == ((), ())
+    assert (one.equal_shares, other.equal_shares) == (True, False)
+    types = "v100", "t4", "a100"
+    assert one.speeds_on(types) == (0.45, 0.0, 1.0)
     assert other.speeds_on(types) == (1.0, 1.0, 1.0)
     for cells, message in (
-        ("v100=fast,,,", "the speed on v100 is not a number: 'fast'"),
-        ("v100=0,,,", "the speed on v100 must be at least 1e-06, got 0"),
-        (",,some,", "memory_gb is not a number: 'some'"),
-        (",,,free", "shares must be empty or equal, got free"),
+        ("v100=fast,,", "the speed on v100 is not a number: 'fast'"),
+        ("v100=0,,", "the speed on v100 must be at least 1e-06, got 0"),
+        (",,free", "shares must be empty or equal, got free"),
     ):
         with pytest.raises(UserError, match=rf"trainers\.csv:2: {message}"):
             read(tmp_path, f"{ROW},{cells}", header=header)
@@ -66,7 +64,7 @@ def test_a_trainer_with_speeds_has_one_for_each_type_that_it_can_use(tmp_path: P
     header = ",".join([*COLUMNS, "speeds"])
     (row,) = read(tmp_path, f"{ROW},a100=1", header=header)
     with pytest.raises(UserError, match="trainer t1 has no speed on nodes of type v100"):
-        row.speeds_on((NodeType("a100"), NodeType("v100")))
+        row.speeds_on(("a100", "v100"))
 
 
 def test_sizes_may_be_given(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Planner ``sia``: the ILP of Sia (Jayaram Subramanya et al., SOSP 2023, §3), for comparison.
+"""The ILP of Sia (Jayaram Subramanya et al., SOSP 2023, §3) as a planner, for benchmarks/mixed.py.
 
 Each trainer gets at most one *configuration* j, a number n_j of nodes of one type k_j::
 
@@ -6,8 +6,8 @@ Each trainer gets at most one *configuration* j, a number n_j of nodes of one ty
 
 G_ij is the trainer's rate, in units of its least rate on any configuration, times its fewest nodes. r_ij discounts
 restarts: T / (T + R_up) where a trainer that has trained for T, at least R_up, changes its configuration, else 1. A
-trainer starts on its fewest nodes and at most doubles them from round to round; rounds are 60 s (``--decide-every-s
-60``).
+trainer starts on its fewest nodes and at most doubles them from round to round; rounds are 60 s. Between two rounds
+waiting trainers get idle nodes, as with all planners that have a cadence.
 
 The paper's goodput is the rate here, since batches do not change; its T is an age, from which earlier restarts are
 subtracted, which problems do not have; and its configurations have few sizes, where all that are allowed are tried.
@@ -23,6 +23,7 @@ from operator import sub
 from pathlib import Path
 
 from pilot.core.curves.mixed import mixed_rate
+from pilot.core.plan import between
 from pilot.core.plan.placing import place
 from pilot.core.plan.problem import Candidate, Plan, PlanStatus, Problem
 from pilot.planners.choice import can_stay, plan_by_type, plan_of
@@ -40,6 +41,11 @@ class _Choice:
     kind: int
     nodes: int
     worth: float
+
+
+def planner(problem: Problem) -> Plan:
+    """The plan of the ILP, or the one between two rounds."""
+    return between.plan(problem) if problem.between else plan(problem, 10.0, "highs")
 
 
 def plan(problem: Problem, limit_s: float, solver: str = "cbc") -> Plan:

@@ -10,13 +10,12 @@ from random import Random
 
 import pytest
 
+from benchmarks import sia
 from pilot.core.curves.curve import Curve
 from pilot.core.curves.mixed import mixed_rate
 from pilot.core.ids import TrainerId
 from pilot.core.plan.problem import Candidate, PlanStatus, Problem, fits_in
-from pilot.planners import make
 from pilot.planners.solvers import NOTHING
-from pilot.research.planners import sia
 
 CURVE = Curve.of([(1, 1.0), (2, 1.9), (4, 3.5), (8, 6.0)])
 
@@ -115,13 +114,13 @@ def test_who_has_just_started_does_not_move_for_a_little() -> None:
 
 def test_pins_and_turns_are_honoured_for_several_types() -> None:
     pinned, turn = replace(candidate("p"), pin=3), replace(candidate("m"), must_run=True)
-    plan = make("sia")(problem(candidate("t"), pinned, turn, nodes=(3, 1)))
+    plan = sia.planner(problem(candidate("t"), pinned, turn, nodes=(3, 1)))
     assert dict(plan.by_type) == {"t": (0, 0), "p": (3, 0), "m": (0, 1)}
 
 
 def test_with_one_type_its_plans_are_counts() -> None:
     made = Problem(3, 120.0, (Candidate(TrainerId("t"), 0, 2, 4, CURVE, 20.0, 10.0),))
-    plan = make("sia")(made)
+    plan = sia.planner(made)
     assert (plan.as_dict(), plan.by_type, plan.status) == ({"t": 2}, (), PlanStatus.INCUMBENT)
     assert plan.objective == made.objective({TrainerId("t"): 2})
 
