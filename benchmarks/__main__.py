@@ -18,6 +18,7 @@ BENCHMARKS = [
     "ddp",
     "loader",
     "steady_state",
+    "shares",
     "alone",
     "node",
     "staging",

@@ -30,6 +30,8 @@ WINDOW = 3
 """Steps whose median times count; two windows are compared."""
 LEAST_GAIN = 0.04
 """The least part of a step's time for which shares change."""
+REFINED_GAIN = 0.015
+"""The same directly after a change, whose steps show what it was good for."""
 ROOM = 0.25
 """Without micro-batches a rank gets at most this part more than an equal share, for which its memory must suffice."""
 MOST_TIMED = 1 << 13
@@ -150,7 +152,7 @@ class Shares:
 
         most = self._most(len(shares))
         self.limit_loss = max(0.0, 1 - slowest_s(both, 0) / slowest_s(both, most)) if most else 0.0
-        enough_s = worst_s * (1 - LEAST_GAIN)
+        enough_s = worst_s * (1 - (LEAST_GAIN if worst_before_s == math.inf else REFINED_GAIN))
         least_s = self._samples / math.fsum((shares / newer).tolist())  # if samples could be divided exactly
         if not self._rest and least_s < enough_s and slowest_s(older, most) < enough_s:
             self._was = self._weights, worst_s
