@@ -80,7 +80,7 @@ class SessionLoop(LoopView):
         node_group, ties = node_fabric(os.environ, self.seat, trained, sharded=sharded)
         exchanges = Exchanges(training, wire_dtype, node_group)
         self.group = group_of(os.environ, self.seat, training, exchanges, self._resized, ties)
-        self.group.shares.made = self.batches_made
+        training.shares.made = self.batches_made
         self.collectives = Collectives(self.group, training)
         rollback = Rollback(training)
         self.step = Step(training, self.group, exchanges, self.guard, rollback, seed, self.metrics, ties)
@@ -237,7 +237,7 @@ class SessionLoop(LoopView):
     def bounds(self, step: int) -> Bounds:
         position = self._training.position
         rehearsal = self.step.rehearsal if step == position.epoch_steps else None
-        return self.group.shares.bounds(position.step + step - position.epoch_steps, rehearsal)
+        return self._training.shares.bounds(position.step + step - position.epoch_steps, rehearsal)
 
     def align(self) -> None:
         """See :class:`~pilot.train.data.training_loader.LoopView`; ends the script if the others have stopped."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from pilot.core.errors import PilotError
-from pilot.train.data import shares
+from pilot.train.state import shares
 from tests.equivalence import recipe, ways
 from tests.equivalence.table import ROWS
 from tests.equivalence.ways import Run, assert_as_plain, assert_as_undisturbed, in_threads

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from pilot.train.data import shares
 from pilot.train.session import Session
+from pilot.train.state import shares
 from tests.equivalence.table import ROWS
 
 CHANGES: dict[str, dict[int, int]] = {"1 -> 2 -> 1": {3: 1, 8: 2}}

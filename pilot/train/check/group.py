@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -42,8 +41,7 @@ class ScenarioGroup(RankGroup):
     def enter(self) -> Membership:
         self._in_step = False
         if self.member is None:
-            held = replace(self.training.holding(self._held), **self.shares.hello()._asdict())
-            own = held.row(), self.training.identity
+            own = self.training.holding(self._held).row(), self.training.identity
             self._begin(self._link.arrive(msgspec.msgpack.encode(own)))
         assert self.member is not None
         return self.member
@@ -52,14 +50,6 @@ class ScenarioGroup(RankGroup):
         rows = self._rows("select", [number])
         self._selected = number
         return [row[0] for row in rows]
-
-    def words(self, loss: float) -> Words:
-        assert self.member is not None
-        return self._with_time(Words.of(0, False, loss), self.member, self.own_s())
-
-    def own_s(self) -> float:
-        """Return how long this rank computed for the step before; 0: unknown, so shares are equal."""
-        return 0.0
 
     def summed(self) -> bool:
         """Add up the gradients of all ranks, as rank processes do. Return False if the group broke."""
@@ -134,7 +124,7 @@ class ScenarioGroup(RankGroup):
         if spreading.takers:
             self.hand_over(spreading.root, spreading.takers, "state")
         self.next_steps.group_begins(resumes=spreading.fresh and self.training.position.step > 0)
-        self.shares.group_begins(start.index, self.training.position.step, [one.hello for one in table])
+        self.training.shares.group_begins(start.index, self.training.position.step, table)
         self._held, self._saves = start.number, start.saves
         self.revision += 1
         self._exchanges.idle()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pilot.train.data.sampler import StepShare
@@ -42,10 +41,6 @@ class Rehearsal:
     def is_compared(self, rank: int) -> bool:
         """Return whether the gradient of ``rank`` takes part in the comparison, on either side."""
         return self.rehearses(rank) or self.node_of(rank) == self.reference
-
-    def of_parts(self, values: Sequence[int]) -> list[int]:
-        """Return the ``values`` of the ranks that divide the step's samples, given those of all ranks."""
-        return [value for rank, value in enumerate(values) if not self.rehearses(rank)]
 
     def counted(self, share: StepShare, rank: int) -> StepShare:
         """Return ``share`` as it counts: the samples of a rehearsing rank do not."""

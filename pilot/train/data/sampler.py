@@ -86,8 +86,7 @@ class Batching:
     drop_last: bool = False  #: skip an epoch's last step if it has fewer samples than the others
     ranks_per_node: int = 1  #: ranks among which a node's samples are divided
     in_step: bool = False  #: the ranks of a node run the same number of micro-batches, because they compute together
-    #: whether ranks' shares of ``total`` follow their times (:mod:`pilot.train.data.shares`): "balanced": up to what
-    #: their memory surely holds; "free": without that limit; "equal": not at all
+    #: whether shares of ``total`` follow ranks' times: to a limit ("balanced"), without one ("free") or not ("equal")
     sharing: str = BALANCED
 
     def __post_init__(self) -> None:

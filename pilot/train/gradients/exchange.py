@@ -16,13 +16,13 @@ from pilot.comm.arena import Arena, ArenaLayout, lay_out, shares_of
 from pilot.comm.messages import BucketPart
 from pilot.comm.narrow import KINDS
 from pilot.core.errors import UserError
-from pilot.train.data.shares import MOST_TIMED
 from pilot.train.gradients.bucket import Bucket, check_gradients
 from pilot.train.gradients.sketch import Sketch
 from pilot.train.gradients.staging import Staging, check_devices
 from pilot.train.gradients.step_words import FIELDS, Words
 from pilot.train.node.node_group import NodeGroup
 from pilot.train.state.placeholder import Stale
+from pilot.train.state.shares import MOST_TIMED
 
 BUCKET_BYTES = 4 * 1024 * 1024
 _NARROW = {torch.bfloat16, torch.float16}
@@ -96,9 +96,7 @@ class Exchange:
         return torch.frombuffer(self.arena.memory, dtype=dtype, count=part.count, offset=part.offset)
 
     def parts(self, ranks: int) -> list[BucketPart]:
-        """Return the arena's parts for a group of ``ranks``: its control vector has a time for each, unless it is too
-        large.
-        """
+        """Return the arena's parts for a group of ``ranks``: its control vector has times, if these have a place."""
         *buckets, control = self.layout.parts
         unused = len(self._places) - (ranks if ranks <= MOST_TIMED else 0)
         return [*buckets, BucketPart(control.offset, control.count - unused, control.dtype)]

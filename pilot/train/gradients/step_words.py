@@ -22,7 +22,7 @@ class Words:
     step), ``checksum_squares`` its square (see :mod:`pilot.train.steps.alarm`), ``weight`` that of its gradients if the
     script gives one (see :mod:`pilot.train.steps.weights`), ``stop`` 1 if its script wants no step after this one,
     ``samples`` the number of its samples that count. ``times``, which follow the head's numbers, have a place for each
-    rank: the time that it computed for the step before (see :mod:`pilot.train.data.shares`).
+    rank: the time that it computed for the step before (see :mod:`pilot.train.state.shares`).
     """
 
     ready: float

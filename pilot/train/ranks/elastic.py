@@ -90,24 +90,14 @@ class Elastic(RankGroup):
         self._stall_timer = stall_timer
         self._membership = MembershipState()
         self._reporter = Reporter(trainer, training, link.send)
-        self._pace = PaceMeter(trainer, self.shares)
+        self._pace = PaceMeter(trainer, training.shares)
         self._ties = ties
         ties.attend = self._attend
         self._in_force = InForce(self._membership, ties, self._lose)
         self._answers = RankAnswers(link, self._membership, stall_timer, self._attend, self._lose, self._report_wait)
         answer = self._answers.next
         self._sharing = StateSharing(
-            trainer,
-            training,
-            saver,
-            self.next_steps,
-            self.shares,
-            link,
-            self._gather,
-            answer,
-            self._lose,
-            ties,
-            seat.size,
+            trainer, training, saver, self.next_steps, link, self._gather, answer, self._lose, ties, seat.size
         )
         self._ending_ranks: set[int] = set()
         self._held = NOTHING
@@ -167,7 +157,7 @@ class Elastic(RankGroup):
         group, periodic = self._group, self._periodic
         save, saved = periodic.may_save(group), periodic.has_saved(group)
         words = Words.of(self._membership.ready_for, self._membership.pause_asked, loss, save=save, saved=saved)
-        return self._with_time(words, group, self._pace.last_s) if group is not None else words
+        return self._with_time(words, group) if group is not None else words
 
     def summed(self) -> bool:
         """Wait for the step's sums. Return False if the generation is gone, so that the step is void."""
@@ -188,6 +178,7 @@ class Elastic(RankGroup):
         self._agreed = group, words
         if group.size > 1:
             pace = self._pace.applied(time.monotonic(), self._stall_timer.ended_s, share.samples)
+            self.own_s = self._pace.last_s
             if pace is not None and self._seat.rank == 0:  # within a node processes wait for each other's computations
                 self._link.send(pace)
 

@@ -10,10 +10,10 @@ import numpy as np
 from pilot.train.alike.newcomers import Newcomers
 from pilot.train.alike.next_step import Keep, NextSteps, discard
 from pilot.train.data.sampler import StepShare
-from pilot.train.data.shares import MOST_TIMED, Shares
 from pilot.train.gradients.step_words import Words
 from pilot.train.node.membership import Membership
 from pilot.train.ranks.reporter import Metrics
+from pilot.train.state.shares import MOST_TIMED
 from pilot.train.state.training import Training
 
 _ALONE = Membership(generation=0, rank=0, size=1)
@@ -24,7 +24,8 @@ class RankGroup:
     ranks override its methods.
 
     ``revision`` changes when the group does, and when a step is void; ``newcomers``: the group's newcomers when it
-    began; ``next_steps``: compares the steps after checkpoints; ``shares``: of its ranks in a step's samples.
+    began; ``next_steps``: compares the steps after checkpoints; ``own_s``: how long this rank computed for the step
+    before, 0: unknown.
 
     Parameters
     ----------
@@ -35,10 +36,10 @@ class RankGroup:
 
     revision = 0
     newcomers = Newcomers()
+    own_s = 0.0
 
     def __init__(self, training: Training, resized: Callable[[int], None], keep: Keep = discard) -> None:
         self.next_steps = NextSteps(training, keep)
-        self.shares = Shares()
         self._resized = resized
         self._entered = False
 
@@ -68,12 +69,11 @@ class RankGroup:
 
     def words(self, loss: float) -> Words:
         """Return the words that this rank sends with its step."""
-        return self._with_time(Words.of(0, False, loss), _ALONE, 0.0)
+        return self._with_time(Words.of(0, False, loss), self.enter())
 
-    def _with_time(self, words: Words, group: Membership, own_s: float) -> Words:
-        """Return ``words`` with the time that this rank of ``group`` computed for the step before; 0: unknown."""
+    def _with_time(self, words: Words, group: Membership) -> Words:
         times = np.zeros(group.size if group.size <= MOST_TIMED else 0)
-        times[group.rank : group.rank + 1] = own_s
+        times[group.rank : group.rank + 1] = self.own_s
         return replace(words, times=times)
 
     def summed(self) -> bool:

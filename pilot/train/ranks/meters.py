@@ -8,7 +8,7 @@ from statistics import median
 
 from pilot.protocol import wire
 from pilot.protocol.fields import StepTimes
-from pilot.train.data.shares import Shares
+from pilot.train.state.shares import Shares
 
 WINDOW = 20
 """The current rate is the median of this many steps (FreeTrain's and MalleTrain's monitors need a recent rate)."""

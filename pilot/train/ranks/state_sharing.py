@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pilot.comm.arena import Arena
 from pilot.comm.channel import PeerGone
@@ -18,7 +18,6 @@ from pilot.core.events import Unloaded
 from pilot.protocol import wire
 from pilot.train.alike.newcomers import Newcomers
 from pilot.train.alike.next_step import NextSteps
-from pilot.train.data.shares import Shares
 from pilot.train.node.membership import Membership
 from pilot.train.node.node_ties import NodeTies
 from pilot.train.node.sockets import WorkerSockets
@@ -42,7 +41,6 @@ class StateSharing:
     training: Training
     saver: Saver
     next_steps: NextSteps
-    shares: Shares
     link: WorkerSockets  #: to the rank processes
     gather: Callable[[Membership, list[int]], list[list[int]]]  #: returns the rows of all ranks of a group
     answer: Callable[[int], AnyNote | int | None]  #: returns the next message of a generation's rank process
@@ -54,7 +52,7 @@ class StateSharing:
         """Give all ranks one state at the start of a generation. ``held``: the generation in which this rank's state
         was last confirmed. Return the step from which the group resumes, if no rank had a state, and its newcomers.
         """
-        own = replace(self.training.holding(held), **self.shares.hello()._asdict())
+        own = self.training.holding(held)
         table = [Holding(*row) for row in self.gather(group, own.row())]
         if len({holding.fingerprint for holding in table}) > 1:
             compare(self.training.identity, lambda row: self.gather(group, row))
@@ -66,7 +64,7 @@ class StateSharing:
             self._load(group)
         self.spread(group, spreading)
         resumed = self.training.position.step if spreading.fresh else None
-        self.shares.group_begins(group.rank, self.training.position.step, [one.hello for one in table])
+        self.training.shares.group_begins(group.rank, self.training.position.step, table)
         return resumed, Newcomers.of(table, spreading, self.ranks_per_node)
 
     def spread(self, group: Membership, spreading: Spreading) -> None:

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from enum import IntEnum
 
-from pilot.train.data.shares import Hello
-
 NOTHING = -1
 
 Progress = tuple[int, int, int, int, int, int]
@@ -30,7 +28,8 @@ class Holding:
     :mod:`pilot.train.state.identity`). After that step it may have stepped ``phase`` optimizers of the next one, or
     have ended epochs and held ``met`` meetings in this one; ``behind``: 1 if it was taken over from a rank that has
     done more since (:class:`~pilot.train.state.training.Training`), 0 otherwise; ``standing``: see :class:`Standing`;
-    ``on_gpu``: whether the model is on a GPU. The rest is this rank's for :mod:`pilot.train.data.shares`.
+    ``on_gpu``: whether the model is on a GPU. The others are in :meth:`Shares.hello
+    <pilot.train.state.shares.Shares.hello>`.
     """
 
     generation: int
@@ -46,11 +45,6 @@ class Holding:
     freedom: int = 0
     look_ahead: int = 0
     micro: int = 0
-
-    @property
-    def hello(self) -> Hello:
-        """What the rank brings for the division of samples."""
-        return Hello(self.weight, self.freedom, self.look_ahead, self.micro)
 
     @property
     def progress(self) -> Progress:

@@ -39,6 +39,7 @@ from pilot.train.state.progress import (
 )
 from pilot.train.state.session_checks import admit, as_one, check_schedule
 from pilot.train.state.sharding import Wanted, models_adopted, optimizers_adopted, rows_wanted, sharding_of
+from pilot.train.state.shares import Shares
 from pilot.train.state.state_transfer import Holding, Standing
 from pilot.train.state.stepper import (
     LearningRate,
@@ -66,7 +67,8 @@ class Training:
     rolled back. ``samples_per_tick``: samples of a step on one node, for a schedule that counts samples. ``reports``: a
     trial's reports of its study's metric. ``sharding``: the model's, if it is sharded. ``standing``: see
     :class:`~pilot.train.state.state_transfer.Standing`. ``catch_up``: what the script does again. ``accepted``: what
-    may differ from a checkpoint, or between nodes. ``is_alone``: nobody will take its state over.
+    may differ from a checkpoint, or between nodes. ``shares``: of the group's ranks. ``is_alone``: nobody will take its
+    state over.
     """
 
     def __init__(
@@ -91,6 +93,7 @@ class Training:
         self.position = Position()
         self.ledger = Lineage()
         self.agreements = AgreementLog()
+        self.shares = Shares()
         self.catch_up = CatchUp(self.call_on_restore)
         self.user: dict[str, Any] = {}
         self.tracked: dict[str, Stateful] = {}
@@ -134,7 +137,7 @@ class Training:
         """The state that this process has, last confirmed in ``generation``."""
         position, met = self.position, self.agreements.count(self.place)
         place = position.step, identity.fingerprint(self.identity), position.epoch, met, position.phase
-        return Holding(generation, *place, self.catch_up.behind, self.standing, self.is_on_gpu)
+        return Holding(generation, *place, self.catch_up.behind, self.standing, self.is_on_gpu, *self.shares.hello())
 
     @property
     def is_scheduled_by_step(self) -> bool:

@@ -167,7 +167,7 @@ class Step:
             ring = self._group.ring if counts else lambda: None
             self._comparison.begins(rehearsal, group.rank)
             if counts:
-                bounds = self._group.shares.bounds(self._training.position.step, rehearsal)
+                bounds = self._training.shares.bounds(self._training.position.step, rehearsal)
                 self._group.next_steps.begins(share, group.rank, self._parts, bounds)
             for exchange in self._exchanges.each:
                 exchange.begin(ring, alone=alone, held=self._held, sketch=self._comparison.sketch)
@@ -355,7 +355,7 @@ class Step:
             self.rehearsal = None
             self.rehearsed()
         if self._words is not None:
-            self._group.shares.stepped(self._training.position.step - 1, share.total, self._words.times)
+            self._training.shares.stepped(self._training.position.step - 1, share.total, self._words.times)
             self._group.applied(self._words, share, lambda: dict(self._metrics))
         for log in self.logs:
             log.stepped(self.member, self._training.position.step, self._of_step)

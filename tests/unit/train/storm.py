@@ -112,7 +112,6 @@ class Rank(ScenarioGroup):
         super().__init__(rank, training, exchanges, resized)
         self._world = world
         self._per_sample_s = world.slowness[len(world.groups)] if world.slowness else 0.0
-        self._own_s = 0.0
         world.groups[rank] = self
 
     def enter(self) -> Any:
@@ -130,15 +129,12 @@ class Rank(ScenarioGroup):
 
     def words(self, loss: float) -> Words:
         step = self.training.position.step
-        self._world.bounds[step] = self.shares.bounds(step, self._rehearsal)
+        self._world.bounds[step] = self.training.shares.bounds(step, self._rehearsal)
         return super().words(loss)
-
-    def own_s(self) -> float:
-        return self._own_s
 
     def applied(self, words: Words, share: StepShare, metrics: Metrics) -> None:
         super().applied(words, share, metrics)
-        self._own_s = share.samples * self._per_sample_s
+        self.own_s = share.samples * self._per_sample_s
 
     def finish(self, metrics: Metrics) -> None:
         super().finish(metrics)

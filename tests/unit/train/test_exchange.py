@@ -13,10 +13,10 @@ import torch
 from torch import nn
 
 from pilot.core.errors import UserError
-from pilot.train.data.shares import MOST_TIMED
 from pilot.train.gradients.exchange import Exchange
 from pilot.train.gradients.late_exchange import LateExchange
 from pilot.train.gradients.step_words import FIELDS, Words
+from pilot.train.state.shares import MOST_TIMED
 
 WORDS = Words.of(3, True, 0.5)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from pilot.protocol.wire import RankStepTimes, StepTimes
-from pilot.train.data.shares import Shares
 from pilot.train.ranks import meters
 from pilot.train.ranks.meters import PERIOD_S, PERIOD_STEPS, PaceMeter, StallTimer, StepMeter
+from pilot.train.state.shares import Shares
 
 
 def test_the_rate_is_the_median_of_the_last_twenty_steps() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pilot.core.errors import UserError
 from pilot.train.data.sampler import Batching, StepShare, mix
-from pilot.train.data.shares import divided as quotas_of
+from pilot.train.state.shares import divided as quotas_of
 from tests import golden
 
 sizes = st.integers(1, 9)

@@ -16,9 +16,10 @@ from torch.utils.data import TensorDataset
 from pilot.train.data.loader import DatasetBatches
 from pilot.train.data.rehearsal import Rehearsal
 from pilot.train.data.sampler import Batching, Bounds, StepShare
-from pilot.train.data.shares import LEAST_GAIN, Hello, Shares, divided
 from pilot.train.data.stream import StreamBatches
 from pilot.train.data.training_loader import Batches
+from pilot.train.state.shares import LEAST_GAIN, Shares, divided
+from pilot.train.state.state_transfer import Holding
 from tests.unit.train.positioned import Walking
 
 SAMPLES = 128
@@ -28,6 +29,10 @@ Speeds = Callable[[int], list[float]]
 
 def always(*speeds: float) -> Speeds:
     return lambda _step: [*speeds]
+
+
+def holding(weight: int = 0, freedom: int = 0, look_ahead: int = 0, micro: int = 0) -> Holding:
+    return Holding(1, 0, 0, weight=weight, freedom=freedom, look_ahead=look_ahead, micro=micro)
 
 
 def batches_of(batching: Batching, workers: int = 0) -> Batches:
@@ -59,9 +64,9 @@ class Group:
         self.begin(self.ranks)
 
     def begin(self, ranks: list[Shares]) -> None:
-        self.ranks, hellos = ranks, [one.hello() for one in ranks]
+        self.ranks, table = ranks, [holding(*one.hello()) for one in ranks]
         for rank, one in enumerate(ranks):
-            one.group_begins(rank, self.step, hellos)
+            one.group_begins(rank, self.step, table)
         self._times, self._random = np.zeros(len(ranks)), random.Random(1)
 
     def run(self, steps: int) -> Group:
@@ -166,9 +171,8 @@ def test_shares_are_equal_on_request_and_with_a_batch_per_node(batching: Batchin
 
 def test_one_rank_that_wants_equal_shares_decides() -> None:
     group = Group(always(1, 0.25))
-    hellos = [one.hello() for one in group.ranks]
     for rank, one in enumerate(group.ranks):
-        one.group_begins(rank, 0, [hellos[0], hellos[1]._replace(freedom=0)])
+        one.group_begins(rank, 0, [holding(freedom=2), holding(freedom=0)])
     assert group.run(40).shares() == [SAMPLES // 2] * 2
 
 
@@ -274,5 +278,5 @@ def test_a_group_of_too_many_ranks_or_of_fewer_samples_than_ranks_divides_evenly
 
 
 def test_a_newcomer_s_hello_has_no_weight() -> None:
-    assert Shares().hello() == Hello()
-    assert Group(always(1, 1)).ranks[0].hello().weight == 1 << 20
+    assert Shares().hello() == (0, 0, 0, 0)
+    assert Group(always(1, 1)).ranks[0].hello() == (1 << 20, 2, 0, 0)

@@ -1,13 +1,12 @@
 """How a step's samples are divided among ranks that are not equally fast, so that they finish together.
 
 With each step every rank sends how long it computed for the step before, without waiting. A rank's *weight* is its
-number of samples per second, relative to the others. From time to time samples are divided anew by the weights of the
-last steps, so shares b follow the times T by b ← b · mean(T) / T. All ranks compute the same weights from the same
-numbers, by integers and by operations that are rounded alike on all processors.
+number of samples per second, relative to the others; samples are divided anew by the weights of the last steps, so
+shares b follow times T by b ← b · mean(T) / T. All ranks compute the same, by integers and by operations that are
+rounded alike on all processors.
 
-A change must be worth it: shares by the times of one window must shorten the slowest rank's time in the next window by
-:data:`LEAST_GAIN`, so noise moves no samples. If a change made no step faster (some GPUs take as long for fewer
-samples), it is undone, and the next one has to wait. A change holds from a step that no rank has begun to load.
+Noise moves no samples: shares by the times of one window must shorten the slowest rank's time in the next window. A
+change that made no step faster is undone, and the next one has to wait (some GPUs take as long for fewer samples).
 
 A rank that stays when the group changes keeps its weight; a newcomer begins with the mean of the others. Weights are
 not saved: a trainer that resumes from a checkpoint begins with equal shares.
@@ -17,7 +16,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,13 +23,12 @@ from numpy.typing import NDArray
 from pilot.train.data.rehearsal import Rehearsal
 from pilot.train.data.sampler import BALANCED, EQUAL, Bounds
 from pilot.train.data.training_loader import Batches
+from pilot.train.state.state_transfer import NOTHING, Holding
 
 WINDOW = 3
 """Steps whose median times count; two windows are compared."""
-LEAST_GAIN = 0.04
-"""The least part of a step's time for which shares change."""
-REFINED_GAIN = 0.015
-"""The same directly after a change, whose steps show what it was good for."""
+LEAST_GAIN, REFINED_GAIN = 0.04, 0.015
+"""The least part of a step's time for which shares change; the second one directly after a change."""
 ROOM = 0.25
 """Without micro-batches a rank gets at most this part more than an equal share, for which its memory must suffice."""
 MOST_TIMED = 1 << 13
@@ -41,18 +38,6 @@ _LONGEST_REST = 64
 
 Weights = NDArray[np.int64]
 Times = NDArray[np.float64]
-
-
-class Hello(NamedTuple):
-    """What a rank brings to a new group: its ``weight`` in the former one, whose mean was 2^20 (0: a newcomer);
-    ``freedom``: 0: shares are equal, 1: they have a limit, 2: they have none; ``look_ahead``: batches that it loads
-    ahead; ``micro``: samples of a micro-batch (0: it has none).
-    """
-
-    weight: int = 0
-    freedom: int = 0
-    look_ahead: int = 0
-    micro: int = 0
 
 
 def divided(samples: int, weights: Weights, most: int) -> NDArray[np.int64]:
@@ -79,34 +64,32 @@ class Shares:
 
     def __init__(self) -> None:
         self.made: Callable[[], Batches] | None = None
-        self._rank, self._is_new = 0, True
-        self._begin_group(0, [Hello()])
+        self.group_begins(-1, 0, [Holding(NOTHING, 0, 0)])
 
     @property
     def equal(self) -> bool:
         """Whether shares do not follow times, because batches are per node, or the script wants that."""
-        return min(one.freedom for one in self._hellos) == 0
+        return min(one.freedom for one in self._table) == 0
 
-    def hello(self) -> Hello:
-        """Return what this rank brings to a new group."""
+    def hello(self) -> tuple[int, int, int, int]:
+        """Return what this rank brings to a new group, the last part of its :class:`Holding`: its weight in the former
+        group, whose mean was 2^20 (0: there was none); whether shares are equal (0), have a limit (1) or none (2); how
+        many batches it loads ahead; and the samples of a micro-batch (0: it has none).
+        """
         if self.made is None:
-            return Hello()
+            return 0, 0, 0, 0
         batches, mean = self.made(), int(self._weights.sum()) / len(self._weights)
         batching = batches.batching
+        weight = round(int(self._weights[self._rank]) / mean * _ONE) if self._rank >= 0 else 0
         freedom = 1 if batching.sharing == BALANCED and not batching.micro else 2
         follow = batching.total is not None and batching.sharing != EQUAL
-        weight = 0 if self._is_new else round(int(self._weights[self._rank]) / mean * _ONE)
-        return Hello(weight, freedom * follow, batches.look_ahead, batching.micro or 0)
+        return weight, freedom * follow, batches.look_ahead, batching.micro or 0
 
-    def group_begins(self, rank: int, step: int, hellos: Sequence[Hello]) -> None:
-        """Begin a group of ranks with these ``hellos``, at step number ``step``."""
-        self._rank, self._is_new = rank, False
-        self._begin_group(step, hellos)
-
-    def _begin_group(self, step: int, hellos: Sequence[Hello]) -> None:
-        self._hellos = hellos
-        known = [one.weight for one in hellos if one.weight] or [_ONE]
-        self._weights = np.array([one.weight or sum(known) // len(known) for one in hellos], np.int64)
+    def group_begins(self, rank: int, step: int, table: Sequence[Holding]) -> None:
+        """Begin a group of ranks with these holdings, at step number ``step``."""
+        self._rank, self._table = rank, table
+        known = [one.weight for one in table if one.weight] or [_ONE]
+        self._weights = np.array([one.weight or sum(known) // len(known) for one in table], np.int64)
         self._bounds = {step: self._of(self._weights)}
         self._was: tuple[Weights, float] | None = None
         self._patience = self._rest = 0
@@ -122,7 +105,7 @@ class Shares:
         bounds = self._bounds[max((begin for begin in self._bounds if begin <= step), default=min(self._bounds))]
         if not bounds or rehearsal is None:
             return bounds
-        return self._of(np.array(rehearsal.of_parts(self._weights.tolist()), np.int64))
+        return self._of(self._weights[[not rehearsal.rehearses(rank) for rank in range(len(self._weights))]])
 
     def stepped(self, step: int, samples: int, times: Times) -> None:
         """Note that step ``step`` took ``samples``; ``times``: how long each rank computed for the step before."""
@@ -160,7 +143,7 @@ class Shares:
 
     def _change(self, step: int, weights: Weights) -> None:
         """Divide by ``weights`` from the first step on that no rank can have begun to load after ``step``."""
-        ahead, micro = max(one.look_ahead for one in self._hellos), [one.micro for one in self._hellos]
+        ahead, micro = max(one.look_ahead for one in self._table), [one.micro for one in self._table]
         batches = -(-int(self._shares(self._weights).min()) // max(micro)) if all(micro) else 1
         begin = step + 1 + (-(-ahead // batches) + 1 if ahead else 0)  # an epoch's last step may have a single batch
         self._weights, self._bounds[begin] = weights, self._of(weights)
@@ -175,7 +158,7 @@ class Shares:
         return (0, *np.cumsum(self._shares(weights)).tolist())
 
     def _most(self, ranks: int) -> int:
-        has_limit, equal = any(one.freedom == 1 for one in self._hellos), self._samples / ranks
+        has_limit, equal = any(one.freedom == 1 for one in self._table), self._samples / ranks
         return max(math.ceil(equal), int(equal * (1 + ROOM))) if has_limit else 0
 
     @property
@@ -184,7 +167,7 @@ class Shares:
 
     @property
     def _divides(self) -> bool:
-        return not self.equal and 1 < len(self._hellos) <= min(self._samples, MOST_TIMED)
+        return not self.equal and 1 < len(self._table) <= min(self._samples, MOST_TIMED)
 
 
 def _weights_of(rates: Times) -> Weights:
