@@ -115,7 +115,7 @@ def add_rescales(m: ConcreteModel) -> None:
     m.u, m.d = Var(m.trainers, domain=Binary), Var(m.trainers, domain=Binary)
     m.q, m.rescale = Var(m.trainers, domain=NonNegativeReals), ConstraintList()
     for j, c in enumerate(m.problem.candidates):
-        up, down = c.rescale_costs()
+        up, down = (c.value_on(c.held) * seconds for seconds in (c.rescale_up_s, c.rescale_down_s))
         m.rescale.add((0, total([(1, m.q[j]), (-up, m.u[j])]), None))
         m.rescale.add((0, total([(1, m.q[j]), (-down, m.d[j])]), None))
         for k, held in enumerate(c.held if up or down else ()):

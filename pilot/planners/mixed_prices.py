@@ -147,7 +147,7 @@ def _trainers(problem: Problem) -> _Trainers:
         min_nodes=np.array([c.min_nodes for c in cs]),
         bends=_padded([c.value.nodes for c in cs], _ENDLESS),
         slopes=_padded([c.value.slopes() for c in cs], 0.0),
-        costs=np.array([c.rescale_costs() for c in cs]),
+        costs=np.array([np.multiply(c.value_on(c.held), (c.rescale_up_s, c.rescale_down_s)) for c in cs]),
     )
 
 

@@ -99,15 +99,14 @@ class Candidate:
         """O_j(e), what planners take nodes of several types for (:mod:`pilot.core.curves.mixed` has the rate)."""
         return self.value.at(self.effective(by_type)) if sum(by_type) >= self.min_nodes else 0.0
 
-    def rescale_costs(self) -> tuple[float, float]:
-        """What it costs to get nodes, and to give some back: eq. 16 charges the value where it is."""
-        return self.value_on(self.held) * self.rescale_up_s, self.value_on(self.held) * self.rescale_down_s
+    def rescale_on_s(self, by_type: ByType) -> float:
+        """R_j of a change from ``held``: the longer one if it gets nodes of one type and gives back some of another."""
+        changes = [nodes - held for nodes, held in zip(by_type, self.held, strict=True)]
+        return max(self.rescale_up_s * (max(changes) > 0), self.rescale_down_s * (min(changes) < 0))
 
     def gain_on(self, by_type: ByType, t_fwd_s: float) -> float:
-        """:meth:`gain` on nodes of several types: for what it gets and what it gives back, it pays the larger cost."""
-        up, down = self.rescale_costs()
-        changes = [nodes - held for nodes, held in zip(by_type, self.held, strict=True)]
-        return t_fwd_s * self.value_on(by_type) - max(up * (max(changes) > 0), down * (min(changes) < 0))
+        """:meth:`gain` on nodes of several types."""
+        return t_fwd_s * self.value_on(by_type) - self.value_on(self.held) * self.rescale_on_s(by_type)
 
     def usable(self, by_type: ByType) -> int:
         """How many of these nodes it could have together; of one type where all its nodes must be."""
