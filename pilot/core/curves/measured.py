@@ -247,6 +247,11 @@ class Measured:
             return False
         return self._guessed or any(_differs(self._planned.at(p.nodes), p) for p in self.own)
 
+    @property
+    def doubt(self) -> float:
+        """How much the pool's trainers differ in shape, relative to what is expected of one that has seen none."""
+        return min(1.0, self._priors.ln_b.sd / ON_SUMMIT.ln_b.sd)
+
     def refresh(self) -> None:
         """Plan with the curve as it is known now, however little it has moved."""
         self._planned = None

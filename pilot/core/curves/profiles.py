@@ -196,6 +196,7 @@ class Profiler:
             forward_s=self.forward_s,
             lasts_s=min(lasts_s, self.calm_s),
             price=price,
+            doubt=measured.doubt,
             most_node_s=SHARE * (trainer.usage.until(self.now_s) + lasts_s * nodes) - trainer.profile.node_s,
         )
         return best_count(outlook)

@@ -67,6 +67,8 @@ class Outlook:
     lasts_s: float  #: how long they use what they learn
     price: NodePrice  #: what nodes are worth to others
     most_node_s: float = math.inf  #: a measurement may use no more
+    #: how uncertain the shape of a curve is in this pool, relative to one of which nothing is known
+    doubt: float = 1.0
 
     def rescale_s(self, nodes: int) -> float:
         """The cost of a rescale to ``nodes`` nodes."""
@@ -105,7 +107,7 @@ class _Market:
         moved = {n: outlook.rescale_s(n) * value.at(outlook.held) / unit / outlook.forward_s for n in allowed}
         planned = max(allowed, key=lambda n: value.at(n) / unit - outlook.price.per_node * n - moved[n])
         counts = sorted({1, planned, *options[1:]})
-        covariance = _covariance(counts, outlook.points, outlook.curve)
+        covariance = _covariance(counts, outlook.points, outlook.curve, outlook.doubt)
         return cls(outlook, value, unit, tuple(counts), tuple(sorted({planned, *options})), covariance, planned)
 
     def value(self, nodes: int) -> float:
@@ -174,10 +176,12 @@ def _is_round(nodes: int) -> bool:
     return nodes.bit_count() <= (2 if nodes <= FINE else 1)
 
 
-def _covariance(counts: Sequence[int], points: Sequence[MeasuredRate], curve: Curve) -> list[list[float]]:
+def _covariance(
+    counts: Sequence[int], points: Sequence[MeasuredRate], curve: Curve, doubt: float = 1.0
+) -> list[list[float]]:
     """The covariance of the logarithms of the rates on ``counts``, given the measured ``points``."""
     at = [(math.log2(n), walked) for n, walked in _walked((*(p.nodes for p in points), *counts), curve)]
-    cov = [[_prior(*x, *y) for y in at] for x in at]
+    cov = [[LEVEL**2 + doubt**2 * _shape(*x, *y) for y in at] for x in at]
     for point in points:
         (variance, *row), *others = cov
         scale = 1.0 / (variance + point.error**2)
@@ -197,10 +201,10 @@ def _walked(counts: Sequence[float], curve: Curve) -> Iterator[tuple[float, floa
     return ((n, until[n]) for n in counts)
 
 
-def _prior(x: float, walked_x: float, y: float, walked_y: float) -> float:
-    """The covariance of the logarithms of the rates on 2^x and 2^y nodes if nothing was measured."""
+def _shape(x: float, walked_x: float, y: float, walked_y: float) -> float:
+    """The covariance of the logarithms of the rates on 2^x and 2^y nodes by their shape alone."""
     step = STEP**2 if x and y else 0.0
-    return LEVEL**2 + step + SLOPE**2 * x * y + min(walked_x, walked_y)
+    return step + SLOPE**2 * x * y + min(walked_x, walked_y)
 
 
 ROUNDS = 20

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from pilot.core.curves.curve import Curve
-from pilot.core.curves.curve_model import ON_SUMMIT, MeasuredRate, curve_of, estimates
+from pilot.core.curves.curve_model import ON_SUMMIT, WIDE, MeasuredRate, Normal, curve_of, estimates
 from pilot.core.curves.measured import Measured
 from pilot.core.curves.profiles import CALM_S, CHANGES_KEPT, Changes
 from pilot.core.curves.worth import MEASURED_ERROR, NodePrice, Outlook, Prices, _covariance, _Market, best_count
@@ -51,6 +51,20 @@ def test_what_does_not_last_or_costs_much_is_not_measured() -> None:
     assert best_count(calm) is not None
     assert best_count(replace(calm, lasts_s=40.0)) is None
     assert best_count(replace(calm, rescale_up_s=3000.0, rescale_down_s=3000.0)) is None, "a restart, for instance"
+
+
+def test_where_trainers_turned_out_alike_less_is_worth_measuring() -> None:
+    assert best_count(outlook({3: 280.0}, lasts_s=600.0)) is not None
+    assert best_count(outlook({3: 280.0}, lasts_s=600.0, doubt=0.2)) is None
+
+
+def test_doubt_falls_with_the_spread_of_the_pools_trainers_only() -> None:
+    trainer = Measured(SPEC)
+    assert trainer.doubt == 1.0
+    trainer.learn(priors=replace(ON_SUMMIT, ln_b=Normal(-3.0, 0.25)))
+    assert trainer.doubt == 0.25
+    trainer.learn(priors=WIDE)
+    assert trainer.doubt == 1.0
 
 
 def test_a_users_objective_that_knows_no_rates_is_hardly_asked() -> None:
