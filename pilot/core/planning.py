@@ -153,12 +153,11 @@ class Planning(NodeTypes):
 
     def _start_small(self, trainer: Trainer) -> None:
         """Give ``trainer`` its minimum of the free nodes until its batch is planned for. Not while a plan is being
-        made, which counts on these nodes itself, nor with periodic plans, which have their own rule for free nodes."""
-        if not (self.solving or self.config.decide_every_s):
-            soon, least = self._ending(self.now_s), {trainer.id: trainer.spec.min_nodes}
-            kind = self._kind_to_start(trainer)
-            parts = {kind: least} if kind is not None else {}
-            for started in assign(self.pool, [trainer], least, ending=soon, by_type=parts).changed:
+        made, which counts on these nodes itself, nor with periodic plans, which have their own rule for free nodes, nor
+        while nodes have several types: which is best is the plan's question."""
+        if not (self.solving or self.config.decide_every_s or self._by_type()):
+            soon = self._ending(self.now_s)
+            for started in assign(self.pool, [trainer], {trainer.id: trainer.spec.min_nodes}, ending=soon).changed:
                 self._touch(started.id)
 
     def _note_outdated(self, trainer_id: TrainerId) -> None:
@@ -167,9 +166,7 @@ class Planning(NodeTypes):
         trainer = self._registry.open.get(trainer_id)
         if trainer is None or trainer_id not in self._touched:
             return
-        typed = self.problem is not None and self.problem.types
-        moved = trainer.measured.moved or (typed and trainer.speeds.moved(dict(trainer.spec.speeds)))
-        if trainer.plannable and moved:
+        if trainer.plannable and (trainer.measured.moved or self._speeds_moved(trainer)):
             self.outdated = self.outdated or f"trainer {trainer_id} scales differently than assumed"
         if self._curves_due_s() <= self.now_s:
             self._replan = self._replan or self.outdated
@@ -217,15 +214,15 @@ class Planning(NodeTypes):
             self._note_waiting(trainer)
         free = self.pool.usable - reserved - sum(len(trainer.target) for trainer in there)
         trainers = there + self._offers(max(1, free))
-        types = self._usable_by_type()
-        if types:
-            self._plan_speeds(trainers, list(types))
+        types = self._by_type()
+        for trainer in trainers if types else ():
+            self._extend_curve(trainer, types)
         learn([trainer.measured for trainer in trainers], self.priors, self.now_s)
         weights = self._weights(trainers)
         config, calm_s = self.config, self.changes.calm_s(self.now_s)
         known = self.costs, calm_s, self._forward_s(admitted), config.objective, weights
         pins = profiles.Profiler(self.now_s, self.pool.usable - reserved, admitted, *known).pins()
-        problem = self._pose(trainers, pins, weights, types)
+        problem = self._pose(trainers, pins, weights)
         if problem is not None and config.decide_every_s and not self.awaited:
             return interim(problem)
         return problem
@@ -239,28 +236,25 @@ class Planning(NodeTypes):
         return both(weights, left)
 
     def _pose(
-        self,
-        trainers: Sequence[Trainer],
-        pins: Mapping[TrainerId, int],
-        weights: Mapping[TrainerId, float],
-        types: Mapping[str, int],
+        self, trainers: Sequence[Trainer], pins: Mapping[TrainerId, int], weights: Mapping[TrainerId, float]
     ) -> Problem | None:
         """The problem of dividing the pool among ``trainers``; None if none of them could run.
 
         ``pins``: counts that are fixed; one that does not fit is dropped. ``weights``: factors of
-        their values. ``types``: the usable nodes of each type, if there are several. Then nodes that end soon count
-        like the others.
+        their values. While there are several types, nodes that end soon count like the others.
         """
         growing = [t for t in trainers if not t.refuses_to_grow]
         able = [(t, room) for t in growing if (room := self._room(t)) >= t.spec.min_nodes]
         if not able:
             return None
-        config, soon, reserved = self.config, NONE_END if types else self._ending(self.now_s), self._studies.reserved
-        useless = self.blame.useless_to([t for t, _ in able])
+        config, types, reserved = self.config, self._by_type(), self._studies.reserved
+        soon, useless = NONE_END if types else self._ending(self.now_s), self.blame.useless_to([t for t, _ in able])
         nodes = max(0, self.pool.usable - len(useless) - reserved - len(soon.nodes))
         candidates = [self._candidate(trainer, room, weights) for trainer, room in able]
         if types:
-            types = self._left_by_type(types, useless, reserved)
+            free = [node for node in self.pool.available() if node not in useless]
+            for node in (*useless, *free[max(0, len(free) - reserved) :]):
+                types[self.pool.kind_of(node)] -= 1
             candidates = [self._typed(c, t, types) for c, (t, _) in zip(candidates, able, strict=True)]
         return Problem(
             nodes=sum(types.values()) if types else nodes,

@@ -55,105 +55,98 @@ def assign(
     """
     counts = {t.id: counts.get(t.id, 0) for t in trainers}
     owner, targets = dict(pool.owner), {t.id: list(t.target) for t in trainers}
-    parts = [_Part(pool, trainers, kind, {t.id: of.get(t.id, 0) for t in trainers}) for kind, of in by_type.items()]
-    parts = parts or [_Part(pool, trainers, None, counts)]
     dropped = [t for t in trainers if counts[t.id] == 0 and t.parked]
-    changed = [t for part in parts for t in part.share_out(dropped, packing, ending, late)]
-    changed += [donor for part in parts for donor in part.exchange()]
-    short = {t.id: len(t.target) for part in parts for t in part.short()}
+    parts = [_Part(pool, trainers, of, kind) for kind, of in by_type.items()] or [_Part(pool, trainers, counts)]
+    for part in parts:
+        part.share_out(dropped, packing, ending, late)
+    donors = [donor for part in parts for trainer in part.starved() for donor in part.exchange(trainer)]
+    short = {t.id: len(t.target) for part in parts for t in part.growing if part.missing(t) > 0}
+    changed = {t.id: t for t in (*(t for part in parts for t in part.changed), *donors)}
     if short:
         pool.owner = owner
         for trainer in trainers:
             trainer.target = targets[trainer.id]
-    return Assignment([] if short else list({trainer.id: trainer for trainer in changed}.values()), short)
+    return Assignment([] if short else list(changed.values()), short)
 
 
 class _Part:
-    """The nodes of one ``kind`` (None: all nodes), and how many of them each trainer is to have."""
+    """The nodes of one ``kind`` (None: all), of which each trainer is to have a number. ``changed`` are those of which
+    the number differs, ``growing`` those that get more, ``free`` the nodes that are left."""
 
     def __init__(
-        self, pool: Pool, trainers: Sequence[Trainer], kind: str | None, counts: Mapping[TrainerId, int]
+        self, pool: Pool, trainers: Sequence[Trainer], counts: Mapping[TrainerId, int], kind: str | None = None
     ) -> None:
-        self._pool, self._trainers, self._kind, self._counts = pool, trainers, kind, counts
-        had = {t.id: len(self._own(t)) for t in trainers}
-        self._changed = [t for t in trainers if counts[t.id] != had[t.id]]
-        self._growing = [t for t in self._changed if counts[t.id] > had[t.id]]
-        self._free: list[NodeId] = []
+        self.pool, self.trainers, self.counts, self.kind = pool, trainers, counts, kind
+        self.changed = [t for t in trainers if self.missing(t)]
+        self.growing = [t for t in self.changed if self.missing(t) > 0]
+        self.free: list[NodeId] = []
 
-    def _of(self, nodes: list[NodeId]) -> list[NodeId]:
-        return nodes if self._kind is None else [node for node in nodes if self._pool.kind_of(node) == self._kind]
+    def of(self, nodes: list[NodeId]) -> list[NodeId]:
+        """Those of ``nodes`` that are of this kind."""
+        return nodes if self.kind is None else [node for node in nodes if self.pool.kind_of(node) == self.kind]
 
-    def _own(self, trainer: Trainer) -> list[NodeId]:
-        return self._of(trainer.target)
+    def missing(self, trainer: Trainer) -> int:
+        """How many nodes of this kind the trainer lacks; less than 0: it has too many."""
+        return self.counts.get(trainer.id, 0) - len(self.of(trainer.target))
 
-    def _missing(self, trainer: Trainer) -> int:
-        return self._counts[trainer.id] - len(self._own(trainer))
-
-    def _take(
+    def take(
         self, trainer: Trainer, surplus: int, ending: ExpiringNodes, *, stays_go: bool, keeps: Container[NodeId] = ()
     ) -> None:
         """Take ``surplus`` nodes of this kind, apart from those that the trainer ``keeps``."""
-        own = dict.fromkeys(self._own(trainer))
+        own = dict.fromkeys(self.of(trainer.target))
         kept = {node: None for node in trainer.target if node in keeps or node not in own}
         left = max(0, len(trainer.target) - surplus)
-        give_back(self._pool, trainer, left, ending, stays_go=stays_go, keeps=kept)
+        give_back(self.pool, trainer, left, ending, stays_go=stays_go, keeps=kept)
 
     def share_out(
         self, dropped: Sequence[Trainer], packing: Packing | None, ending: ExpiringNodes, late: Mapping[TrainerId, int]
-    ) -> list[Trainer]:
-        """Set the targets as far as there are nodes; returns the trainers whose number of nodes changes. Of those
-        ``dropped``, which are parked, only what others want is taken."""
-        pool, growing = self._pool, self._growing
-        for trainer in self._changed:
+    ) -> None:
+        """Set the targets as far as there are nodes. Of the parked trainers ``dropped`` only what others want is
+        taken."""
+        pool, growing = self.pool, self.growing
+        for trainer in self.changed:
             if trainer not in dropped:
-                self._take(trainer, -self._missing(trainer), ending, stays_go=bool(growing))
-        growing.sort(key=lambda t: (not t.avoided(pool).types, -len(t.evidence.aside)))
-        wanted = {t.id: self._missing(t) for t in growing}
-        for trainer in [t for t in self._changed if t in dropped]:
-            for useless, missing in _missing(pool, growing, wanted, self._of(pool.available())):
-                self._take(trainer, missing, ending, stays_go=True, keeps=useless)
+                self.take(trainer, -self.missing(trainer), ending, stays_go=bool(growing))
+        growing.sort(key=lambda t: (not t.unfit_types(pool), -len(t.evidence.aside)))
+        wanted = {t.id: self.missing(t) for t in growing}
+        for trainer in [t for t in self.changed if t in dropped]:
+            for useless, missing in _missing(pool, growing, wanted, self.of(pool.available())):
+                self.take(trainer, missing, ending, stays_go=True, keeps=useless)
             if not trainer.parked:  # its state went with them
                 give_back(pool, trainer, 0)
-        free = self._of(pool.available()) if growing else []
+        free = self.of(pool.available()) if growing else []
         if packing is not None and growing:
             order, free = packing([t.target for t in growing], [wanted[t.id] for t in growing], free)
             growing = [growing[i] for i in order]
         for trainer in growing:
             free = _give(pool, trainer, free, wanted[trainer.id], ending, late.get(trainer.id, 0))
-        self._free = free
-        return self._changed
+        self.free = free
 
-    def exchange(self) -> list[Trainer]:
-        """Let trainers swap nodes so that those can run that got too few; returns who gave some up."""
-        starved = [t for t in self._growing if len(t.target) < t.spec.min_nodes]
-        return [donor for trainer in starved for donor in self._swap(trainer)]
+    def starved(self) -> list[Trainer]:
+        """The trainers that lack nodes of this kind, and have too few to run."""
+        return [t for t in self.growing if self.missing(t) > 0 and len(t.target) < t.spec.min_nodes]
 
-    def _swap(self, trainer: Trainer) -> list[Trainer]:
+    def exchange(self, trainer: Trainer) -> list[Trainer]:
         """Let other trainers, the last submitted first, swap nodes for free ones, so that ``trainer`` can run.
 
         A trainer that can use no free node gives up those that it can spare. A parked one has already given up what
         others can use.
         """
-        pool, free, donors = self._pool, self._free, []
-        avoided = trainer.avoided(pool)
-        for donor in [d for d in reversed(self._trainers) if d is not trainer and not d.parked]:
-            avoided_by_donor = donor.avoided(pool)
-            for node in [n for n in reversed(pool.in_order(self._own(donor))) if n not in avoided]:
-                taken = next((n for n in free if n not in avoided_by_donor), None)
+        donors = []
+        for donor in [d for d in reversed(self.trainers) if d is not trainer and not d.parked]:
+            avoids, avoids_too = trainer.avoids(self.pool), donor.avoids(self.pool)
+            for node in [n for n in reversed(self.pool.in_order(self.of(donor.target))) if not avoids(n)]:
+                taken = next((n for n in self.free if not avoids_too(n)), None)
                 spared = taken is not None or _can_spare(donor)
-                if not spared or self._missing(trainer) <= 0 or len(trainer.target) >= trainer.spec.min_nodes:
+                if not spared or self.missing(trainer) <= 0 or len(trainer.target) >= trainer.spec.min_nodes:
                     break
                 donor.target.remove(node)
-                _hand_out(pool, trainer, [node], 1)
+                _hand_out(self.pool, trainer, [node], 1)
                 if taken is not None:
-                    free.remove(taken)
-                    _hand_out(pool, donor, [taken], 1)
+                    self.free.remove(taken)
+                    _hand_out(self.pool, donor, [taken], 1)
                 donors.append(donor)
         return donors
-
-    def short(self) -> list[Trainer]:
-        """The trainers that cannot get their count."""
-        return [t for t in self._growing if self._missing(t) > 0]
 
 
 def give_back(
@@ -207,17 +200,18 @@ def _missing(
 ) -> Iterator[tuple[Container[NodeId], int]]:
     """How many nodes are still missing once the ``free`` ones have been handed out, and which nodes are of no use for
     that."""
-    for trainer in [t for t in growing if t.avoided(pool)]:
+    choosy = [t for t in growing if t.evidence.aside or t.unfit_types(pool)]
+    for trainer in choosy:
         taken = dict.fromkeys(_can_take(pool, trainer, free, wanted[trainer.id]))
         free = [node for node in free if node not in taken]
-        yield trainer.avoided(pool), wanted[trainer.id] - len(taken)
-    yield (), max(0, sum(wanted[t.id] for t in growing if not t.avoided(pool)) - len(free))
+        yield [*filter(trainer.avoids(pool), pool.nodes)], wanted[trainer.id] - len(taken)
+    yield (), max(0, sum(wanted[t.id] for t in growing if t not in choosy) - len(free))
 
 
 def _can_take(pool: Pool, trainer: Trainer, free: list[NodeId], count: int) -> list[NodeId]:
     """Up to ``count`` of the ``free`` nodes."""
-    avoided = trainer.avoided(pool)
-    return pool.handed_out(trainer.target, [node for node in free if node not in avoided], count)
+    avoids = trainer.avoids(pool)
+    return pool.handed_out(trainer.target, [node for node in free if not avoids(node)], count)
 
 
 def _hand_out(pool: Pool, trainer: Trainer, free: list[NodeId], count: int) -> list[NodeId]:

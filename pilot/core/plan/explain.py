@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pilot.core.curves.curve_model import Estimate
 from pilot.core.curves.mixed import mixed_rate
 from pilot.core.curves.speeds import Speed
 from pilot.core.ids import TrainerId
-from pilot.core.plan.problem import Candidate, Plan, PlanStatus, Problem
+from pilot.core.plan.problem import ByType, Candidate, Plan, PlanStatus, Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Term:
     rescale_s: float  #: the pause that the change would cost
     value: float  #: what it would do in the forward-looking time
     cost: float  #: what the pause would cost
-    by_type: tuple[int, ...] = ()  #: how many of each type, in the order of `types`; empty: there is one type
+    by_type: tuple[int, ...] = ()  #: how many nodes of each of the pool's types; empty: there is one
 
     @property
     def gain(self) -> float:
@@ -48,15 +48,12 @@ class Explanation:
     types: tuple[str, ...] = ()  #: the pool's types of nodes; empty: there is one
     had_by_type: tuple[int, ...] = ()  #: of each type, how many nodes it held
     by_type: tuple[int, ...] = ()  #: of each type, how many nodes the plan gave it
-    free_by_type: tuple[int, ...] = ()  #: of each type, how many nodes the plan left over
-    mixed_gap: float = 0.0  #: by how much more the plan took its nodes for than they do, of several types
+    mixed_gap: float = 0.0  #: by how much more than its rate the plan took its nodes of several types for
 
     def sentences(self) -> list[str]:
         """The explanation in words."""
-        had, got = _nodes(self.had_nodes), str(self.nodes)
-        if self.types:
-            had, got = self._named(self.had_by_type), self._named(self.by_type)
-        out = [f"{self.trainer} had {had} and got {got}: {_STATUS[self.status]}."]
+        had, got = self._on(self.had_nodes, self.had_by_type), self._on(self.nodes, self.by_type)
+        out = [f"{self.trainer} had {had} and got {got if self.types else self.nodes}: {_STATUS[self.status]}."]
         if self.pinned:
             return [*out, "Its node count was fixed, because it is being profiled or lends nodes to a trainer that is."]
         now = next(t for t in self.terms if (t.nodes, t.by_type) == (self.nodes, self.by_type))
@@ -67,12 +64,12 @@ class Explanation:
             out.append(f"{gap}, because {self.nodes} nodes exchange {more} than it assumed.")
         return out
 
-    def _named(self, by_type: tuple[int, ...]) -> str:
-        some = [f"{nodes} {kind or 'other'}" for kind, nodes in zip(self.types, by_type, strict=True) if nodes]
-        return " and ".join(some) or "no nodes"
+    def _on(self, nodes: int, by_type: ByType) -> str:
+        some = [f"{count} {kind or 'other'}" for kind, count in zip(self.types, by_type, strict=True) if count]
+        return " and ".join(some) or _nodes(nodes)
 
     def _compare(self, now: Term, other: Term) -> str:
-        on = self._named(other.by_type) if self.types else _nodes(other.nodes)
+        on = self._on(other.nodes, other.by_type)
         if not other.allowed:
             return f"It cannot run on {on}."
         worth = f"{_number(other.gain)} over the next {self.t_fwd_s:g} s instead of {_number(now.gain)}"
@@ -80,8 +77,7 @@ class Explanation:
         if other.nodes < now.nodes:
             return f"{text}, and a node would be free."
         if self.types:
-            free = any(o > n and left for o, n, left in zip(other.by_type, now.by_type, self.free_by_type, strict=True))
-            return f"{text}, {'using a free node' if free else 'but no such node is free'}."
+            return f"{text}."
         if self.free_nodes:
             return f"{text}, using a free node."
         if self.donor is None:
@@ -102,57 +98,42 @@ def explain(problem: Problem, plan: Plan, trainer: TrainerId) -> Explanation | N
     candidate = next((c for c in problem.candidates if c.trainer == trainer), None)
     if candidate is None or trainer not in plan.as_dict():
         return None
+    nodes, by_type = counts.get(trainer, 0), ByType()
     if problem.types:
-        return _explain_types(problem, plan, candidate)
-    nodes = counts.get(trainer, 0)
-    donor, loss = _cheapest_donor(problem, counts, trainer)
+        by_type = candidate.held if plan.status is PlanStatus.KEPT else dict(plan.by_type)[trainer]
+    donor, loss = _cheapest_donor(problem, counts, trainer) if not problem.types else (None, 0.0)
+    rate = mixed_rate(candidate.value, nodes, candidate.effective(by_type)) if by_type else 0.0
     return Explanation(
         trainer=trainer,
         status=plan.status,
         had_nodes=candidate.current_nodes,
         nodes=nodes,
         t_fwd_s=problem.t_fwd_s,
-        terms=tuple(_term(candidate, n, problem.t_fwd_s) for n in _neighbours(candidate, nodes) if n >= 0),
+        terms=tuple(_terms(candidate, nodes, by_type, problem.t_fwd_s)),
         free_nodes=problem.nodes - sum(counts.values()),
         donor=donor,
         donor_loss=loss,
         pinned=candidate.pin is not None,
+        types=problem.types,
+        had_by_type=candidate.held,
+        by_type=by_type,
+        mixed_gap=candidate.value_on(by_type) / rate - 1.0 if rate > 0 else 0.0,
     )
 
 
-def _explain_types(problem: Problem, plan: Plan, candidate: Candidate) -> Explanation:
-    """As :func:`explain`, with one node fewer or more of each type that it can use."""
-    given = dict(plan.by_type) if plan.status is not PlanStatus.KEPT else problem.kept_by_type()
-    by_type = given.get(candidate.trainer, (0,) * len(problem.types))
-    one = [tuple(int(i == k) for i in range(len(by_type))) for k, speed in enumerate(candidate.speeds) if speed > 0]
-    near = [tuple(n + sign * o for n, o in zip(by_type, step, strict=True)) for sign in (-1, 1) for step in one]
-    taken = [sum(nodes) for nodes in zip(*given.values(), strict=True)]
-    free = [nodes - n for nodes, n in zip(problem.types_nodes, taken, strict=True)]
-    assumed, nodes = candidate.value_on(by_type), sum(by_type)
-    real = mixed_rate(candidate.value, nodes, candidate.effective(by_type))
-    return Explanation(
-        candidate.trainer,
-        plan.status,
-        candidate.current_nodes,
-        nodes,
-        problem.t_fwd_s,
-        tuple(_term_on(candidate, n, problem.t_fwd_s) for n in sorted([by_type, *near], key=sum) if min(n) >= 0),
-        sum(free),
-        None,
-        0.0,
-        candidate.pin is not None,
-        problem.types,
-        candidate.held,
-        by_type,
-        tuple(free),
-        assumed / real - 1.0 if real > 0 else 0.0,
-    )
-
-
-def _term_on(candidate: Candidate, by_type: tuple[int, ...], t_fwd_s: float) -> Term:
-    per_s, pause_s = candidate.value_on(by_type), candidate.rescale_on_s(by_type)
-    cost = candidate.value_on(candidate.held) * pause_s
-    return Term(sum(by_type), candidate.allows_on(by_type), per_s, pause_s, t_fwd_s * per_s, cost, by_type)
+def _terms(candidate: Candidate, nodes: int, by_type: ByType, t_fwd_s: float) -> Iterator[Term]:
+    """The terms for one node fewer, these, and one more; of each type that it can use, if there are several."""
+    if not by_type:
+        yield from (_term(candidate, n, t_fwd_s) for n in _neighbours(candidate, nodes) if n >= 0)
+        return
+    usable = [k for k, speed in enumerate(candidate.speeds) if speed > 0]
+    for change, k in [*((-1, k) for k in usable), (0, 0), *((1, k) for k in usable)]:
+        on = tuple(n + change * (i == k) for i, n in enumerate(by_type))
+        if min(on) >= 0:
+            per_s, before = candidate.value_on(on), candidate.value_on(candidate.held)
+            cost = t_fwd_s * per_s - candidate.gain_on(on, t_fwd_s)
+            pause_s = cost / before if before > 0 else 0.0
+            yield Term(sum(on), candidate.allows_on(on), per_s, pause_s, t_fwd_s * per_s, cost, on)
 
 
 def _neighbours(candidate: Candidate, nodes: int) -> tuple[int, int, int]:
@@ -188,14 +169,13 @@ def rate_sentences(known: Sequence[Estimate], *, guessed: bool, known_from: str 
 
 
 def speed_sentences(speeds: Mapping[str, Speed], reference: str | None) -> list[str]:
-    """How fast a trainer computes on nodes of each type, in words; nothing if there is only one."""
+    """How fast a trainer computes on nodes of each type, in words."""
     said = [
         f"{_number(speed.value)} ± {speed.error:.0%} on {kind or 'other'}{'' if speed.measured else ' (expected)'}"
         for kind, speed in speeds.items()
         if kind != reference
     ]
-    unit = f"relative to {reference or 'other'}" if reference is not None else "relative to a usual node"
-    return [f"Speed of one node, {unit}: {', '.join(said)}."] if said and len(speeds) > 1 else []
+    return [f"Speed of a node, relative to {reference or 'other'} ones: {', '.join(said)}."] if said else []
 
 
 def _rate(of: Estimate) -> str:

@@ -217,8 +217,8 @@ class Blame(BlameState):
     def _others(self, trainer: Trainer) -> bool:
         """Whether there are nodes on which ``trainer`` could be tried."""
         pool = self._pool
-        without = (pool.leaving, pool.aside, trainer.avoided(pool))
-        return any(not any(node in out for out in without) for node in pool.nodes)
+        avoids = trainer.avoids(pool)
+        return any(not (node in pool.leaving or node in pool.aside or avoids(node)) for node in pool.nodes)
 
     def _set_aside(self, now_s: float, trainer: Trainer, accusation: Accusation) -> Command:
         node, evidence = accusation.node, trainer.evidence

@@ -28,19 +28,6 @@ class SlowNode:
     trainer: TrainerId
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
-    """From when to when."""
-
-    since_s: float
-    last_s: float
-
-
-def kind_of(name: str, *, slow: bool) -> str:
-    """The type ``name`` as problems count it; no type's own name has a slash."""
-    return f"{name}/slow" if slow else name
-
-
 def type_of(kind: str) -> str:
     """The name of the type that a problem counts as ``kind``."""
     return kind.partition("/")[0]

@@ -11,7 +11,7 @@ from typing import Any
 
 from pilot.core.ids import NodeId, TrainerId, natural_key
 from pilot.core.pool.evidence import SetAside
-from pilot.core.pool.node_type import NodeType, SlowNode, Span, kind_of
+from pilot.core.pool.node_type import NodeType, SlowNode
 from pilot.core.pool.topology import Topology
 
 NodeOrder = Callable[[NodeId, int], Any]
@@ -51,7 +51,8 @@ class PoolState:
     types: dict[str, NodeType] = field(default_factory=dict)  #: those seen so far, by name
     type_of: dict[NodeId, str] = field(default_factory=dict)  #: the nodes' types; one without an entry has none ("")
     slow: dict[NodeId, SlowNode] = field(default_factory=dict)  #: nodes that count as slow for their type
-    contradicted: dict[NodeId, Span] = field(default_factory=dict)  #: measurements differ from what ``slow`` says
+    #: from when to when measurements differed from what ``slow`` says
+    contradicted: dict[NodeId, tuple[float, float]] = field(default_factory=dict)
 
 
 class Pool(PoolState):
@@ -153,8 +154,8 @@ class Pool(PoolState):
         self.types[of.name], self.type_of[node] = replace(of, memory_gb=least_gb), of.name
 
     def kind_of(self, node: NodeId) -> str:
-        """The type of ``node`` as problems count it: slow nodes are a type of their own."""
-        return kind_of(self.type_of.get(node, ""), slow=node in self.slow)
+        """The type of ``node`` as problems count it: slow nodes are a type of their own (no other has a slash)."""
+        return self.type_of.get(node, "") + ("/slow" if node in self.slow else "")
 
     def know_end(self, node: NodeId, at_s: float | None) -> None:
         """Record that ``node`` will have left at ``at_s``; None: no longer known."""

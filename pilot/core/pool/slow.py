@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from pilot.core.commands import MarkNodeSlow
 from pilot.core.ids import NodeId, TrainerId
-from pilot.core.pool.node_type import SlowNode, Span
+from pilot.core.pool.node_type import SlowNode
 from pilot.core.pool.pool import Pool
 
 SLOW = 0.75
@@ -29,18 +29,17 @@ def judge(now_s: float, pool: Pool, trainer: TrainerId, shares: Mapping[NodeId, 
         if slow is (node in pool.slow):
             pool.contradicted.pop(node, None)
             continue
-        before = pool.contradicted.get(node)
-        since_s = before.since_s if before is not None and now_s - before.last_s <= FOR_S else now_s
-        pool.contradicted[node] = Span(since_s, now_s)
+        since_s, last_s = pool.contradicted.get(node, (now_s, now_s))
+        since_s = since_s if now_s - last_s <= FOR_S else now_s
+        pool.contradicted[node] = since_s, now_s
         if now_s - since_s >= FOR_S:
-            changed.append(_mark(now_s, pool, trainer, node, share))
+            del pool.contradicted[node]
+            if slow:
+                pool.slow[node] = SlowNode(now_s, share, trainer)
+            else:
+                del pool.slow[node]
+            does = f"it does {share:.0%} of what {pool.type_of.get(node) or 'other'} nodes do for {trainer}"
+            changed.append(
+                MarkNodeSlow(node, slow, f"{node} {'counts' if slow else 'no longer counts'} as slow: {does}")
+            )
     return changed
-
-
-def _mark(now_s: float, pool: Pool, trainer: TrainerId, node: NodeId, share: float) -> MarkNodeSlow:
-    del pool.contradicted[node]
-    slow = pool.slow.pop(node, None) is None
-    if slow:
-        pool.slow[node] = SlowNode(now_s, share, trainer)
-    does = f"it does {share:.0%} of what {pool.type_of.get(node) or 'other'} nodes do for {trainer}"
-    return MarkNodeSlow(node, slow, f"{node} {'counts as slow' if slow else 'no longer counts as slow'}: {does}")

@@ -31,24 +31,22 @@ class Registry:
         if spec.trainer in self.trainers or spec.trainer in self.past:
             raise InvariantError(f"trainer {spec.trainer} was submitted twice")
         usage = Usage(seconds(spec.budget_node_hours, charge_factor))
-        other = self._alike(spec)
-        if other is not None:
-            known = other.measured.for_another(now_s)
-            spec = replace(spec, known=known, known_from=f"trainer {other.id}")
+        spec = self._with_known_rates(spec, now_s)
         trainer = Trainer(spec, Measured(spec), generation=spec.starts_after, usage=usage)
-        if other is not None:
-            trainer.speeds = replace(other.speeds, rates=dict(other.speeds.rates), planned={})
         trainer.profile, trainer.proof = Profile.of(spec), Proof.of(spec)
         self.trainers[spec.trainer] = self.open[spec.trainer] = trainer
         return trainer
 
-    def _alike(self, spec: TrainerSpec) -> Trainer | None:
-        """The newest trainer of the same script that was measured on two counts or more; None if there is none, or if
-        the new one has a curve or is to be measured itself."""
+    def _with_known_rates(self, spec: TrainerSpec, now_s: float) -> TrainerSpec:
+        """With the rates of the newest trainer of the same script that was measured on two counts or more, unless it
+        has a curve or is to be measured itself."""
         if not spec.script or spec.reprofile or spec.curve is not None:
-            return None
+            return spec
         alike = (t for t in reversed(self.trainers.values()) if t.spec.script == spec.script)
-        return next((t for t in alike if t.measured.counts > 1), None)
+        other = next((t for t in alike if t.measured.counts > 1), None)
+        if other is None:
+            return spec
+        return replace(spec, known=other.measured.for_another(now_s), known_from=f"trainer {other.id}")
 
     def close(self, trainer_id: TrainerId, outcome: Outcome, reason: str) -> Trainer | None:
         """End a trainer; None if it had ended before, or does not exist."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
 
 from pilot.core.commands import Outcome
 from pilot.core.curves.curve import Curve
@@ -107,21 +106,6 @@ class Unread:
     since_s: float
     last_s: float
     reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Avoided:
-    """The nodes set ``aside`` for a trainer, and those of ``types`` that it cannot use."""
-
-    aside: Mapping[NodeId, object]
-    types: tuple[str, ...]
-    type_of: Mapping[Any, str]
-
-    def __contains__(self, node: object) -> bool:
-        return node in self.aside or (bool(self.types) and self.type_of.get(node, "") in self.types)
-
-    def __bool__(self) -> bool:
-        return bool(self.aside or self.types)
 
 
 @dataclass(slots=True)
@@ -310,16 +294,21 @@ class Trainer:
 
     def room(self, pool: Pool) -> int:
         """The most nodes that it could use; if some are set aside for it, those of the pool that remain."""
-        if not (avoided := self.avoided(pool)):
+        types = self.unfit_types(pool)
+        if not (types or self.evidence.aside):
             return self.spec.max_nodes
-        out, unfit = {**pool.leaving, **pool.aside, **pool.busy}, Avoided({}, avoided.types, pool.type_of)
-        of_types = sum(pool.of_type[name] for name in avoided.types) - sum(node in unfit for node in out)
-        return pool.usable - of_types - sum(n in pool and n not in out and n not in unfit for n in avoided.aside)
+        out, avoids = {**pool.leaving, **pool.aside, **pool.busy}, self.avoids(pool)
+        there = pool.numbers if types else self.evidence.aside
+        return pool.usable - sum(node in pool and node not in out and avoids(node) for node in there)
 
-    def avoided(self, pool: Pool) -> Avoided:
-        """The nodes that it must not get."""
-        types = tuple(name for name in ("", *pool.types) if self.unfit(pool, name))
-        return Avoided(self.evidence.aside, types, pool.type_of)
+    def avoids(self, pool: Pool) -> Callable[[NodeId], bool]:
+        """Whether it must not get a node: it was set aside for it, or is of a type that it cannot use."""
+        aside, types, type_of = self.evidence.aside, self.unfit_types(pool), pool.type_of
+        return lambda node: node in aside or (bool(types) and type_of.get(node, "") in types)
+
+    def unfit_types(self, pool: Pool) -> list[str]:
+        """The types of nodes that it cannot use."""
+        return [name for name in ("", *pool.types) if self.unfit(pool, name)]
 
     def unfit(self, pool: Pool, name: str) -> str:
         """Why it cannot use nodes of the type ``name``; "": it can, as far as is known."""

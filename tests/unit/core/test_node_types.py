@@ -196,8 +196,8 @@ def test_trainers_with_equal_shares_stay_on_one_type() -> None:
     world = mixed(A100, A40, A40)
     world.submit(A, 1, 8, Curve.proportional(), speeds=HALF)
     give(world, (A, (1, 0)))
+    world.now_s += 600.0
     measure(world, A, 0.5, equal=True, a100=100.0)
-    world.join(1)
     assert problem_of(world).candidates[0].one_type
 
 
@@ -264,13 +264,14 @@ def test_with_one_type_a_trainer_that_runs_out_of_memory_fails_as_before() -> No
     assert not world.core.trainers[A].open
 
 
-def test_a_new_trainer_starts_on_the_type_on_which_it_is_fastest() -> None:
+def test_no_trainer_starts_before_its_plan_while_there_are_several_types() -> None:
     config = CoordinatorConfig(typed=True, grace_s=0.0, arrivals_s=5.0)
-    world = mixed(A40, A100, A40, A100, config=config)
-    world.submit(A, 2, 8, speeds=HALF)
-    assert world.core.trainers[A].target == ["a100-1", "a100-3"]
-    world.submit(B, 3, 8, types=("a40",))
-    assert world.core.trainers[B].target == [], "two are too few"
+    world = mixed(A40, A100, config=config)
+    world.submit(A, 1, 8, speeds=HALF)
+    assert world.core.trainers[A].target == []
+    alike = mixed(A40, A40, config=config)
+    alike.submit(A, 1, 8, speeds=HALF)
+    assert len(alike.core.trainers[A].target) == 1
 
 
 def test_nodes_of_types_with_another_charge_factor_count_in_proportion() -> None:
@@ -289,24 +290,10 @@ def test_pins_fit_together_by_type() -> None:
     trainers = list(world.core.trainers.values())
 
     def pins(**asked: int) -> list[int | None]:
-        world.core._plan_speeds(trainers, ["a100", "a40"])
         named = {TrainerId(name): count for name, count in asked.items()}
-        problem = world.core._pose(trainers, named, {}, world.core._usable_by_type())
+        problem = world.core._pose(trainers, named, {})
         assert problem is not None
         return [c.pin for c in problem.candidates]
 
     assert pins(a=1, b=1) == [1, 1]
     assert pins(a=2, b=1) == [2, None], "there are three nodes, but only two that they can use"
-
-
-def test_a_new_trainer_of_the_same_script_begins_with_the_speeds_of_the_last_one() -> None:
-    world = mixed(A100, A40, A40)
-    world.submit(A, 1, 8, script="s")
-    for nodes in ((1, 1), (1, 2)):
-        give(world, (A, nodes))
-        measure(world, A, 1, a100=100.0, a40=25.0)
-        world.step(A)
-        world.step(A)
-    world.submit(B, 1, 8, script="s")
-    speeds = world.core.speeds(world.core.trainers[B])
-    assert speeds["a40"].measured and speeds["a40"].value == pytest.approx(0.25)

@@ -64,7 +64,7 @@ def test_a_problem_includes_the_trainers_that_can_have_their_minimum() -> None:
 def test_a_trial_is_worth_its_weight_and_any_other_trainer_what_the_objective_says() -> None:
     curve = Curve.of([(1, 10.0), (4, 30.0)])
     core = of(*(TrainerSpec(name, curve=curve) for name in (A, B)), config=CoordinatorConfig(objective=throughput))
-    problem = core._pose(list(core.trainers.values()), {}, {A: 2.0}, {})
+    problem = core._pose(list(core.trainers.values()), {}, {A: 2.0})
     assert problem is not None
     assert [[c.value_at(nodes) for nodes in (1, 4)] for c in problem.candidates] == [[20.0, 60.0], [10.0, 30.0]]
 

@@ -159,9 +159,9 @@ def test_a_pin_gives_way_to_a_turn() -> None:
     world.submit(B, 1, 4)
     world.core.aging.until_s[B] = 9e9
     trainers = list(world.core.trainers.values())
-    problem = world.core._pose(trainers, {A: 2}, {}, {})
+    problem = world.core._pose(trainers, {A: 2}, {})
     assert problem is not None and [(c.pin, c.must_run) for c in problem.candidates] == [(None, False), (None, True)]
-    problem = world.core._pose(trainers, {B: 2}, {}, {})
+    problem = world.core._pose(trainers, {B: 2}, {})
     assert problem is not None and [(c.pin, c.must_run) for c in problem.candidates] == [(None, False), (2, True)]
 
 

@@ -153,8 +153,8 @@ def test_nodes_of_several_types_are_explained_by_one_fewer_and_one_more_of_each(
         "a had 1 a100 and got 2 a100 and 1 a40: no other plan is worth more.",
         "On 1 a100 and 1 a40 it would be worth 1,200 over the next 100 s instead of 1,900, and a node would be free.",
         "On 2 a100 it would be worth 1,600 over the next 100 s instead of 1,900, and a node would be free.",
-        "On 3 a100 and 1 a40 it would be worth 2,500 over the next 100 s instead of 1,900, but no such node is free.",
-        "On 2 a100 and 2 a40 it would be worth 2,200 over the next 100 s instead of 1,900, using a free node.",
+        "On 3 a100 and 1 a40 it would be worth 2,500 over the next 100 s instead of 1,900.",
+        "On 2 a100 and 2 a40 it would be worth 2,200 over the next 100 s instead of 1,900.",
         "The plan took its nodes for 1% more than they do, because 3 nodes exchange more than it assumed.",
     ]
     assert typed((2, 0))[0] == "a had 1 a100 and got 2 a100: no other plan is worth more."
@@ -164,7 +164,7 @@ def test_nodes_of_several_types_are_explained_by_one_fewer_and_one_more_of_each(
 
 def test_speeds_are_shown_as_measured_or_expected() -> None:
     speeds = {"a100": Speed(1.0, 0.0, measured=True), "a40": Speed(0.5, 0.04, measured=True)}
-    assert speed_sentences(speeds, "a100") == ["Speed of one node, relative to a100: 0.5 ± 4% on a40."]
+    assert speed_sentences(speeds, "a100") == ["Speed of a node, relative to a100 ones: 0.5 ± 4% on a40."]
     more = speeds | {"": Speed(0.8, 0.5, measured=False)}
     assert speed_sentences(more, "a100")[0].endswith(": 0.5 ± 4% on a40, 0.8 ± 50% on other (expected).")
     assert speed_sentences({"a100": speeds["a100"]}, "a100") == []
