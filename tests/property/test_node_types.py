@@ -8,9 +8,10 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pilot.core.commands import Command
 from pilot.core.config import CoordinatorConfig
 from pilot.core.coordinator import Coordinator
-from pilot.core.events import Event, ExitCause, PlanReady, PoolChanged, SpeedsMeasured
+from pilot.core.events import Event, ExitCause, PlanReady, PoolChanged, SpeedsMeasured, WorkerExited
 from pilot.core.ids import NodeId, TrainerId
 from pilot.core.plan.problem import Plan, PlanStatus, Problem
 from pilot.core.pool.node_type import NodeType
@@ -62,7 +63,7 @@ class Mixed(World):
         types = tuple((node, rng.choice(TYPES)) for node in new if rng.random() < 0.9)
         self.send(PoolChanged(joined=tuple(new), types=types))
 
-    def send(self, event: Event) -> list:  # type: ignore[type-arg]
+    def send(self, event: Event) -> list[Command]:
         problem, asked = self.core.problem, self.core.plan_id
         commands = super().send(event)
         pool = self.core.pool
@@ -114,7 +115,8 @@ def happen(world: Mixed, action: str, number: int) -> None:
             world.measure(rng.choice(trainers), number, equal=action == "measure alike")
         case "memory" if world.workers:
             died = world.worker_dies(*rng.choice(list(world.workers)), rng.choice([ExitCause.DIED, ExitCause.RAISED]))
-            world.send(replace(died, out_of_memory=True))  # type: ignore[type-var]
+            assert isinstance(died, WorkerExited)
+            world.send(replace(died, out_of_memory=True))
         case "submit choosy":
             types = [t.name for t in rng.sample(TYPES, 2)] if number % 2 else []
             speeds = [(t.name, 1.0 + number % 3) for t in TYPES] if number % 5 == 0 else []

@@ -17,6 +17,7 @@ from pilot.core.events import (
     Progress,
     SpeedsMeasured,
     TrainerResumed,
+    WorkerExited,
 )
 from pilot.core.ids import NodeId, TrainerId
 from pilot.core.plan.objective import throughput
@@ -240,7 +241,8 @@ def test_a_type_on_which_it_ran_out_of_memory_is_excluded_until_it_is_resumed(ca
 
     def runs_out(node: str) -> None:
         died = world.worker_dies(A, NodeId(node), cause)
-        world.send(replace(died, out_of_memory=True, detail="CUDA out of memory"))  # type: ignore[type-var]
+        assert isinstance(died, WorkerExited)
+        world.send(replace(died, out_of_memory=True, detail="CUDA out of memory"))
         world.settle(PLANNER)
 
     trainer = world.core.trainers[A]
@@ -260,7 +262,9 @@ def test_with_one_type_a_trainer_that_runs_out_of_memory_fails_as_before() -> No
     world = mixed(A40, A40)
     world.submit(A, 1, 8)
     world.settle()
-    world.send(replace(world.worker_dies(A, NodeId("a40-0"), ExitCause.RAISED), out_of_memory=True))  # type: ignore[type-var]
+    died = world.worker_dies(A, NodeId("a40-0"), ExitCause.RAISED)
+    assert isinstance(died, WorkerExited)
+    world.send(replace(died, out_of_memory=True))
     assert not world.core.trainers[A].open
 
 

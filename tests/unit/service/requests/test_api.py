@@ -85,6 +85,6 @@ def test_a_trainer_that_has_not_ended_is_resumed_if_it_ran_out_of_memory_on_some
     async def decide(event: Event, _what: str) -> None:
         api._driver.post(event)
 
-    api._decide = decide  # type: ignore[method-assign]
+    api._decide = decide  # type: ignore[method-assign]  # without a disk
     assert asyncio.run(api.resume(asked)).trainer == "open"
     assert (trainer.excluded, trainer.usage.budget_s) == ({}, 7200.0)
