@@ -108,7 +108,8 @@ class Planning(NodeTypes):
         """Whose turn it is. Turns begin with decisions only."""
         longest_s = self.config.longest_wait_s if self.decides_now() else math.inf
         nodes, most = self.pool.usable - self._studies.reserved, self.config.max_parallel_trainers or math.inf
-        return self.aging.turns(self.now_s, longest_s, self._registry.open, nodes, most)
+        able = {t.id: t for t in self._registry.plannable([trainer.id for trainer in self.stranded()])}
+        return self.aging.turns(self.now_s, longest_s, able, nodes, most)
 
     def wanted_nodes(self) -> int:
         """How many nodes the pool should have: as many as a plan would use if there were enough for all (each of its

@@ -66,12 +66,12 @@ class Aging:
     def turns(
         self, now_s: float, longest_s: float, trainers: Mapping[TrainerId, Trainer], nodes: int, most: float = math.inf
     ) -> list[TrainerId]:
-        """Whose turn it is, in a pool of ``nodes`` in which ``most`` trainers run at once, and who may begin one."""
+        """Who of ``trainers`` has a turn or may begin one, in a pool of ``nodes`` in which ``most`` run at once."""
         begun = (name for name, until_s in self.until_s.items() if until_s > now_s)
         overdue = takewhile(lambda name: self.since_s[name] + longest_s <= now_s, self.since_s)
         found, taken = list[TrainerId](), 0
-        for name in dict.fromkeys((*begun, *overdue)):
-            least = trainers[name].spec.min_nodes if name in trainers else nodes + 1
+        for name in [name for name in dict.fromkeys((*begun, *overdue)) if name in trainers]:
+            least = trainers[name].spec.min_nodes
             if found and (taken + least > nodes * SHARE or len(found) + 1 > most * SHARE):
                 break
             if least <= nodes:

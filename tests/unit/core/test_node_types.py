@@ -137,6 +137,19 @@ def test_a_trainer_that_fits_nothing_does_not_keep_others_from_running() -> None
     assert world.core.stranded() == []
 
 
+def test_a_trainer_that_fits_nothing_has_no_turns() -> None:
+    config = CoordinatorConfig(typed=True, grace_s=0.0, max_parallel_trainers=2, longest_wait_s=600.0)
+    world = mixed(A40, A40, A40, config=config)
+    world.submit(A, 1, 8, types=("h100",))
+    world.submit(B, 1, 2)
+    world.submit("c", 1, 1)
+    world.settle()
+    for _ in range(5):
+        world.pass_time(600.0)
+        world.settle()
+        assert [len(t.target) for t in world.core.trainers.values()] == [0, 2, 1]
+
+
 def test_speeds_are_measured_and_expected_of_others() -> None:
     world = mixed(A100, A100, A40, A40)
     for name in (A, B):
