@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, assert_never
@@ -23,7 +23,7 @@ from pilot.agent import workdir as workdirs
 from pilot.agent.agent_state import AgentState
 from pilot.agent.coordinator_client import CoordinatorClient, Whereabouts
 from pilot.agent.departure import Departure
-from pilot.agent.hardware import Hardware, hardware
+from pilot.agent.hardware import hardware
 from pilot.agent.job_environment import JobEnvironment
 from pilot.agent.peers import Peers
 from pilot.agent.ranks import Groups
@@ -67,16 +67,13 @@ def run(connection: Path, options: Options) -> int:
     whereabouts = Whereabouts(connection)
     job = job_environment.job_environment(os.environ, options.walltime_end_s)
     end_s = _on_our_clock(job.walltime_end_s)  # once: the system's clock may be set while we run
-    node = hardware()
-    while (end := _live(whereabouts, options, job, end_s, node)).again:
+    while (end := _live(whereabouts, options, job, end_s)).again:
         log.info("joining again: %s", end.reason)
     log.info("left: %s", end.reason) if end.status == 0 else log.error("%s", end.reason)
     return end.status
 
 
-def _live(
-    whereabouts: Whereabouts, options: Options, job: JobEnvironment, end_s: float, node: Hardware
-) -> events_effects.Exit:
+def _live(whereabouts: Whereabouts, options: Options, job: JobEnvironment, end_s: float) -> events_effects.Exit:
     for name in workdirs.sweep():
         log.info("removed leftovers of a killed agent: %s", name)
     workdir = workdirs.create()
@@ -84,7 +81,7 @@ def _live(
     become_subreaper()
 
     async def serve() -> events_effects.Exit:
-        return await Agent(whereabouts, options, job, end_s, workdir, node).serve()
+        return await Agent(whereabouts, options, job, end_s, workdir).serve()
 
     try:
         return asyncio.run(serve())
@@ -97,15 +94,10 @@ class Agent:
     """One pilot's agent, whose job ends at ``end_s`` on the monotonic clock. Construct it in a running event loop."""
 
     def __init__(
-        self,
-        whereabouts: Whereabouts,
-        options: Options,
-        job: JobEnvironment,
-        end_s: float,
-        workdir: workdirs.Workdir,
-        node: Hardware,
+        self, whereabouts: Whereabouts, options: Options, job: JobEnvironment, end_s: float, workdir: workdirs.Workdir
     ) -> None:
-        self._job, self._end_s, self._hardware = job, end_s, node
+        self._job, self._end_s = job, end_s
+        self._hardware = hardware()
         self._versions = job_environment.versions()
         interfaces = options.interfaces or [addresses.interface_to(*whereabouts.now.address)]
         self._address, *_ = [addresses.interface_address(interface) for interface in interfaces]
@@ -291,7 +283,10 @@ class Agent:
             walltime_s=self._end_s - time.monotonic() if math.isfinite(self._end_s) else None,
             workers=self._state.inventory(),
             versions=self._versions,
-            **asdict(self._hardware),
+            accelerator=self._hardware.accelerator,
+            accelerators=self._hardware.accelerators,
+            memory_gb=self._hardware.memory_gb,
+            cores=self._hardware.cores,
         )
 
     def _heartbeat(self) -> wire.Heartbeat:

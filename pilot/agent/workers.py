@@ -337,13 +337,16 @@ class Workers:
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
-    def count_oom_kills(self) -> None:
-        """Remember how many processes the kernel has killed for lack of memory; to be called every second or so."""
-        self._oom_kills.append(oom_kills())
+    def count_oom_kills(self) -> int:
+        """Return how many processes of this job the kernel has killed for lack of memory by now, and remember it; to be
+        called every second or so."""
+        groups = Path("/proc/self/cgroup").read_text()
+        self._oom_kills.append(oom_kills(groups, Path("/sys/fs/cgroup"), Path("/proc/vmstat")))
+        return self._oom_kills[-1]
 
     def _ended(self, which: Callable[[TrainingProcess], bool], status: int) -> None:
         """Clean up after a training process that has ended."""
-        out_of_memory = status != 0 and bool(self._oom_kills) and oom_kills() > self._oom_kills[0]
+        out_of_memory = status != 0 and self.count_oom_kills() > self._oom_kills[0]
         for worker, process in self._matching(which):
             process.control.drain()
             process.control.close()

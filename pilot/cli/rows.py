@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from rich.text import Text
 
 from pilot.core.pool.evidence import headline
-from pilot.core.pool.node_type import type_of
 from pilot.core.trainer.budget import unit
 from pilot.core.trainer.proof import ProofState
 from pilot.core.trainer.trainer import ENDED, Phase
-from pilot.history.words import amount, counted, duration, kind_words, node_count
+from pilot.history.words import amount, counted, duration, node_count
 from pilot.protocol.node_names import shortened
 from pilot.protocol.pool_status import PoolStatus, TrainerHistory, TrainerStatus
 
@@ -41,9 +40,6 @@ FIRST_METRICS = ("loss", "learning_rate")
 
 CHECKED = ProofState.RUNNING, ProofState.DIFFERS, ProofState.UNCHECKED
 """Results of a script's check that are shown."""
-
-SHARES_SHOWN = 8
-"""How many nodes' shares are shown: the largest."""
 
 MOST_WITH_NOTES = 50
 """In a longer table, each trainer gets one line, without notes."""
@@ -175,17 +171,10 @@ def notes(trainer: TrainerStatus) -> Iterator[tuple[str, str]]:
 
 def _mixed(trainer: TrainerStatus) -> str:
     """The types of its nodes, and its shares where these differ."""
-    kinds = [
-        f"{count} {kind_words(type_of(kind), slow=kind != type_of(kind))}"
-        for kind, count in trainer.nodes_by_type.items()
-    ]
-    parts = [f"on {', '.join(kinds)}"] if kinds else []
-    each = sorted(trainer.shares.items(), key=lambda share: -share[1])
-    if each:
-        shown = ", ".join(f"{node} {share:.3g}" for node, share in each[:SHARES_SHOWN])
-        rest = f" … {each[-1][0]} {each[-1][1]:.3g}" if len(each) > SHARES_SHOWN else ""
-        parts.append(f"samples per step: {shown}{rest}")
-    return "; ".join(parts)
+    parts = [f"on {', '.join(f'{count} {kind}' for kind, count in trainer.nodes_by_type.items())}"]
+    if shares := trainer.shares.values():
+        parts.append(f"shares of a step: {min(shares):.3g} to {max(shares):.3g} samples")
+    return "; ".join(parts[not trainer.nodes_by_type :])
 
 
 def _waits(trainer: TrainerStatus) -> str:

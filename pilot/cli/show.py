@@ -16,7 +16,7 @@ from rich.text import Text
 from pilot.cli.rows import aligned, folded, trainer_rows
 from pilot.core.trainer.budget import WARNED_AT, hours, unit
 from pilot.core.trainer.trainer import AT_REST
-from pilot.history.words import amount, duration, expected_start, kind_words, node_count
+from pilot.history.words import amount, duration, expected_start, node_count
 from pilot.host.output_files import write_output
 from pilot.host.printable import printable
 from pilot.protocol.node_names import shortened
@@ -106,7 +106,7 @@ def _nodes_words(status: PoolStatus) -> str:
         "set aside": sum(n.set_aside for n in status.pool),
     }
     parts = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
-    kinds = Counter(kind_words(node.type, slow=node.slow) for node in status.pool)
+    kinds = Counter(node.type for node in status.pool)
     types = ", ".join(f"{count} {kind or 'of no type'}" for kind, count in sorted(kinds.items()))
     by_type = f", by type: {types}" if len(kinds) > 1 else ""
     return f"{node_count(len(status.pool))}{f' ({parts})' if parts else ''}{by_type}"
@@ -140,14 +140,13 @@ def _used(status: PoolStatus) -> tuple[str, str]:
 
 def node_lines(nodes: list[NodeStatus], now_s: float, width: int) -> list[Text]:
     """One line per node: its short name, what it does, and its full name."""
-    kinds = {node.node: kind_words(node.type, slow=node.slow) for node in nodes}
-    differ = len(set(kinds.values())) > 1
+    differ = len({node.type for node in nodes}) > 1
     rows = [("node", *(["type"] if differ else []), "job", "trainer", "here for", "full name")]
     for node in nodes:
         marks = ", ".join(["leaving"] * node.leaving + ["set aside"] * node.set_aside)
         use = f"{node.trainer or '-'} ({marks})" if marks else node.trainer or "-"
         here = duration(now_s - node.joined_s)
-        kind = [kinds[node.node] or "-"] if differ else []
+        kind = [node.type or "-"] if differ else []
         rows.append((shortened(node.node), *kind, node.job or "-", use, here, node.node))
     return aligned(rows, width=width)
 

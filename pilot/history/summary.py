@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Mapping
 
 from pilot.core.ids import TrainerId
 from pilot.core.trainer.budget import HOUR_S, unit
@@ -38,24 +38,13 @@ def sentences(
             f"Of these {hours[Use.TRAINING] / used:.0%} went into training, {hours[Use.WARMING] / used:.0%} into"
             f" starting scripts and waiting for others, and {hours[Use.IDLE] / used:.0%} were idle."
         )
-    lines += [*_types(timeline), _trainers(trainers, sessions), _losses(timeline, trainers)]
+    lines += [_trainers(trainers, sessions), _losses(timeline, trainers)]
     if use.u is not None:
         lines.append(
             f"It trained {use.u:.0%} of what dedicated nodes would have, as many as it held on average while it had"
             " trainers (U)."
         )
     return lines
-
-
-def _types(timeline: Timeline) -> Iterator[str]:
-    """The node-hours of each type of nodes, if there were several."""
-    hours: dict[str, float] = {}
-    for span in timeline.spans:
-        name = timeline.types.get(span.node) or "no type"
-        hours[name] = hours.get(name, 0.0) + (span.end_s - span.start_s) / HOUR_S
-    if len(hours) > 1:
-        each = (f"{amount(of)} of {name}" for name, of in sorted(hours.items()))
-        yield f"Node-hours by type of node: {', '.join(each)}."
 
 
 def _trainers(trainers: Mapping[TrainerId, Trainer], sessions: Container[TrainerId]) -> str:

@@ -34,11 +34,6 @@ def pilots_words(pilots: Mapping[str, int] | None) -> str:
     return " and ".join(counted(count, f"{name} pilot" if name else "pilot") for name, count in pilots.items())
 
 
-def kind_words(name: str, *, slow: bool) -> str:
-    """The type of a node in words."""
-    return f"{name} (slow)".lstrip() if slow else name
-
-
 def node_names(nodes: Sequence[NodeId]) -> str:
     """The first few by name, then how many more there are."""
     if len(nodes) <= NAMED:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 import math
 import os
+import re
 import select
 import signal
 from collections.abc import Iterable, Iterator
@@ -121,20 +122,15 @@ def usable_cores() -> int:
     return max(1, int(min([float(len(os.sched_getaffinity(0))), *quotas])))
 
 
-def oom_kills() -> int:
-    """Return how many processes of our control group the kernel has killed for lack of memory."""
-    return oom_kills_of(Path("/proc/self/cgroup").read_text(), Path("/sys/fs/cgroup"), Path("/proc/vmstat"))
-
-
-def oom_kills_of(groups: str, root: Path, host: Path) -> int:
-    """Return that of the processes of these control groups (see :func:`cgroups`); if it is not counted, that of the
-    whole host."""
+def oom_kills(groups: str, root: Path, host: Path) -> int:
+    """Return how many processes of these control groups (see :func:`cgroups`) the kernel has killed for lack of memory;
+    of the whole host, by ``host``, if it does not count them by group."""
     own = next(cgroups(groups, root, "memory"), root)
     for path in (own / "memory.events", own / "memory.oom_control", host):
         with suppress(OSError):
-            counts = dict(line.partition(" ")[::2] for line in path.read_text().splitlines())
-            if counts.get("oom_kill", "").isdecimal():
-                return int(counts["oom_kill"])
+            found = re.search(r"^oom_kill (\d+)$", path.read_text(), re.MULTILINE)
+            if found is not None:
+                return int(found[1])
     return 0
 
 

@@ -115,8 +115,9 @@ class NodeStatus(Answer, frozen=True):
     set_aside: bool  #: whether it is not used for a while, because trainers failed on it that work elsewhere
     joined_s: float  #: when it joined
     ends_s: float | None = None  #: when it will have left, on the pool's clock; null: that is not known
-    type: str = ""  #: its type: as the site calls it, or made from its hardware; empty: not known
-    slow: bool = False  #: whether it counts as slow: for two minutes it did less than three quarters of its type's rate
+    #: its type: as the site calls it, or made from its hardware; with `/slow` if it counts as slow for its type; empty:
+    #: not known
+    type: str = ""
 
 
 class SetAsideStatus(Answer, frozen=True):

@@ -128,7 +128,8 @@ class Live:
             for task in serving:
                 task.cancel()
         await self._upkeep.store_learned()
-        jobs_unknown = "" if jobs_left or self._keepers.answers else self._keepers.status().trouble
+        answered = all(self._keepers.each(lambda keeper: keeper.answers))
+        jobs_unknown = "" if jobs_left or answered else self._keepers.status().trouble
         return Ended(jobs_left=jobs_left, jobs_unknown=jobs_unknown, nodes_left=nodes_left, unsaved=self._unsaved())
 
     def _unsaved(self) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from dataclasses import KW_ONLY, dataclass, field
 
 from pilot.core.commands import ReleaseNode
 from pilot.core.events import Event, GroupBroken
-from pilot.core.ids import NodeId
+from pilot.core.ids import NodeId, TrainerId
 from pilot.host.printable import printable
 from pilot.protocol import wire
 from pilot.protocol.node_names import node_of
@@ -118,7 +118,7 @@ class Service:
         if pilot.link is not None:
             self.server.drop(pilot.link)
         if pilot.leaving and pilot.away_s is not None and pilot.job:
-            self.jobs.left(pilot.job)
+            self.jobs.each(lambda keeper: keeper.left(pilot.job or ""))
         self.roster.remove(node, why)
         self._coalescer.lost(self.driver.clock(), node, why)
         self._stir.set()
@@ -132,7 +132,8 @@ class Service:
         log.info("%s was given notice: %s, %g s", pilot.node, cause, grace_s)
         self._coalescer.noticed(now_s, pilot.node, now_s + grace_s, cause)
         if pilot.hello is not None:
-            self.jobs.noticed(pilot.hello.job, cause)
+            job = pilot.hello.job
+            self.jobs.each(lambda keeper: keeper.noticed(job, cause))
         self._stir.set()
 
     def ends(self, node: NodeId, end_s: float | None) -> None:
@@ -240,7 +241,7 @@ class Service:
                 for trainer, times in message.step_times.items():
                     if self._intake.runs(pilot.node, trainer):
                         pilot.measured(trainer, times)
-                        self._post(self._speeds.measured(self.driver.clock(), pilot.node, trainer, times))
+                        self._post(self._speeds.measured(self.driver.clock(), pilot.node, TrainerId(trainer), times))
             case wire.Noticed():
                 self.notice(pilot, message.cause, inbound.grace_s(message))
             case _:
@@ -301,7 +302,7 @@ class Service:
         if self._versions_seen.is_another(hello.versions):
             for line in node_remarks.differences(self.roster.versions()):
                 log.warning("%s", printable(line))
-        self.jobs.registered(hello.job, hello.restart)
+        self.jobs.each(lambda keeper: keeper.registered(hello.job, hello.restart))
         if new:
             self._joined(now_s, node, hello, link.grant.node_type)
         if hello.workers or not new:

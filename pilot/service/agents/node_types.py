@@ -11,32 +11,21 @@ class NodeTypes:
     """The types of nodes of one site."""
 
     def __init__(self, site: Site) -> None:
-        self._site = site
         self._types = {name: site.of_type(name) for name in site.node_types}
+        self._others = site
 
     def of(self, hello: wire.Hello, queue: str) -> NodeType:
         """The type of the node of ``hello``; ``queue``: the type for which its job was submitted, "" if for none."""
         name = queue if queue in self._types else self._alike(hello.accelerator)
-        site = self._types.get(name, self._site)
-        memory_gb = hello.memory_gb or site.memory_gb
-        return NodeType(
-            name or _made_of(hello),
-            hello.accelerator,
-            hello.accelerators,
-            memory_gb,
-            hello.cores,
-            site.charge_factor,
-        )
+        site = self._types.get(name, self._others)
+        if not name and (hello.accelerators or hello.cores):
+            made = f"{hello.accelerators}x {hello.accelerator}" if hello.accelerators else f"cpu-{hello.cores}"
+            name = made.replace("/", "-")
+        has = hello.accelerator, hello.accelerators, hello.memory_gb or site.memory_gb, hello.cores
+        return NodeType(name, *has, site.charge_factor)
 
     def _alike(self, model: str) -> str:
         """The site's type with these accelerators, by the longest text if several match; "" if there is none."""
         texts = {name: site.accelerator.lower() for name, site in self._types.items() if site.accelerator}
         found = [name for name, text in texts.items() if text in model.lower()]
         return max(found, key=lambda name: len(texts[name]), default="")
-
-
-def _made_of(hello: wire.Hello) -> str:
-    """A name that says what the node has; "" if its agent did not say."""
-    if hello.accelerators:
-        return f"{hello.accelerators}x {hello.accelerator}".replace("/", "-")
-    return f"cpu-{hello.cores}" if hello.cores else ""

@@ -65,7 +65,7 @@ class Autoscaler:
 
     def use_again(self, node: str) -> None:
         """Submit pilots again to a node that was set aside because pilots failed there."""
-        self.keepers.clear(node)
+        self.keepers.each(lambda keeper: keeper.clear(node))
         self.service.driver.remark(text=f"{node} was cleared: pilots are submitted there again")
 
     async def run(self) -> None:
@@ -75,7 +75,9 @@ class Autoscaler:
             while True:
                 self._too_many = self._too_many and not self._let_go()
                 wanted, present = self.wanted_nodes(), self.present_jobs()
-                self.keepers.want(wanted, spare=self.spare_jobs(), present=present, warm_up_s=self._warm_up_s())
+                spare, warm_up_s = self.spare_jobs(), self._warm_up_s()
+                for name, keeper in self.keepers.by_type.items():
+                    keeper.want(wanted.get(name, 0), spare=spare, present=present, warm_up_s=warm_up_s)
                 # Not asyncio.wait_for: in Python 3.11 it swallows a cancellation that comes together with the change.
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(self.service.site.poll_s):

@@ -202,8 +202,7 @@ class PoolView:
                 set_aside=node in pool.aside,
                 joined_s=monitor.joined_s.get(node, 0.0),
                 ends_s=pool.ends.get(node),
-                type=pool.type_of.get(node, ""),
-                slow=node in pool.slow,
+                type=pool.kind_of(node),
             )
             for node in pool.nodes
         ]

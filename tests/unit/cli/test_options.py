@@ -18,7 +18,6 @@ DIFFERENT = {
     "--node-order": "in up one of three, in replay several",
     "--output": "a file, or a directory",
     "--profile": "in submit one of three, in replay several",
-    "--types": "in submit names, in trace synthesize also their shares",
 }
 """Options that take a different kind of value in another command."""
 

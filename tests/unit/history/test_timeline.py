@@ -5,9 +5,7 @@ from pilot.core.coordinator import Coordinator
 from pilot.core.events import DrainRequested, Event, PoolChanged, TrainerSubmitted
 from pilot.core.ids import NodeId, TrainerId
 from pilot.core.trainer.spec import TrainerSpec
-from pilot.history.summary import sentences
 from pilot.history.timeline import Fate, NodeMark, Span, Timeline, TimelineMaker, Use
-from pilot.history.utilisation import Utilisation
 from pilot.rundir.entries import Decision
 from tests.property.world import World
 
@@ -72,11 +70,9 @@ def test_a_node_that_goes_at_a_drain_is_neither_preempted_nor_lost() -> None:
     assert [mark.fate for mark in of(world).marks] == [Fate.JOINED, Fate.RELEASED]
 
 
-def test_nodes_are_labelled_with_their_types_and_their_hours_counted_where_these_differ() -> None:
+def test_nodes_are_labelled_with_their_types_where_these_differ() -> None:
     types = {NodeId("a"): "fast", NodeId("b"): "slow"}
     spans = tuple(Span(node, 0.0, 7200.0, Use.IDLE, None) for node in types)
     line = Timeline(tuple(types), spans, (), 7200.0, types)
     assert line.labels == {"a": "a (fast)", "b": "b (slow)"}
     assert replace(line, types=dict.fromkeys(types, "fast")).labels == {"a": "a", "b": "b"}
-    told = sentences("p", "s", line, {}, Utilisation(0.0, 0.0, None), 1.0, ())
-    assert "Node-hours by type of node: 2 of fast, 2 of slow." in told

@@ -278,6 +278,7 @@ def test_what_is_told_of_all_types_together_names_them() -> None:
         waited_s=9.0,
         expected_unix_s=7.0,
         others=4,
+        idle_nodes=1,
         endings={"failed": 3, "preempted": 1},
         trouble="a100: no answer",
     )
