@@ -2,8 +2,8 @@
 equal ones ("lockstep"). Both groups are up at once and take turns (:mod:`benchmarks.turns`).
 
 * Equal quotas: the rate with shares, relative to equal ones.
-* One rank gets half its quota in the middle of a block, and the whole one again: after how many steps the step time is
-  within a tenth of its new level, as is the median of the next five steps.
+* One rank gets half its quota in the middle of a block, and the whole one again: after how many steps its share is
+  within a tenth of its new level.
 * With the slow rank: the rates, relative to 3.5 equal ranks, whose step takes c + d · samples: d is fitted to the own
   times (without waits) of ranks with the whole quota, c is what the step of four equal ranks takes besides. ("By own
   times alone": relative to these, as if the exchange and the ranks' jitter took no time.)
@@ -48,7 +48,7 @@ SLOW_AT, FAST_AT = 30, 75
 _WARM_UP_STEPS = 3
 _DEADLINE_S = 600.0
 _LOOK_S = 0.002
-_TOLERANCE, _MEDIAN_OF = 1.1, 5
+_TOLERANCE = 0.1
 
 Step = dict[str, Any]
 Block = list[list[Step]]
@@ -106,12 +106,10 @@ def step_s(block: Block) -> list[float]:
 
 
 def followed(block: Block, at_s: float, until_s: float) -> int:
-    """Return after how many steps from ``at_s`` the step time has the level that it has at last, before ``until_s``."""
-    steps = [step for step in block[0] if step["end_s"] >= at_s and step["end_s"] <= until_s]
-    times = [step["end_s"] - step["begin_s"] for step in steps]
-    level = median(times[-len(times) // 3 :])
-    reached = (i for i in range(len(times)) if median(times[i : i + _MEDIAN_OF]) <= _TOLERANCE * level)
-    return next(i for i in reached if times[i] <= _TOLERANCE * level)
+    """Return after how many steps from ``at_s`` the slow rank's share has the level that it has before ``until_s``."""
+    shares = [len(step["samples"]) for step in block[SLOW] if at_s <= step["end_s"] <= until_s]
+    level = median(shares[-len(shares) // 3 :])
+    return next(i for i, share in enumerate(shares) if abs(share / level - 1) <= _TOLERANCE)
 
 
 def fitted(blocks: list[Block]) -> tuple[float, float]:
