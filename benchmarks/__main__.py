@@ -12,6 +12,7 @@ from pathlib import Path
 BENCHMARKS = [
     "coordinator",
     "planners",
+    "mixed_planners",
     "horizon",
     "curves",
     "rescale",

@@ -117,7 +117,8 @@ def _cpu_s() -> float:
     return sum(of.ru_utime + of.ru_stime for of in used)
 
 
-def _installed() -> list[str]:
+def installed() -> list[str]:
+    """The solvers that are; others are told."""
     found = []
     for solver in planners.SOLVERS:
         try:
@@ -147,7 +148,7 @@ def _table(rows: list[Row]) -> Table:
 @click.option("--plans", default=20, show_default=True, help="Plans of each planner and size.")
 def main(out: Path | None, plans: int) -> None:
     """Measure how long each planner takes."""
-    cases = [("equal-share", ""), ("dp", ""), *(("milp", solver) for solver in _installed())]
+    cases = [("equal-share", ""), ("dp", ""), *(("milp", solver) for solver in installed())]
     rows = [measure(name, solver, *size, plans) for size in SIZES for name, solver in cases]
     Console(width=120).print(_table(rows))
     if out is not None:
