@@ -3,11 +3,11 @@
     python -m benchmarks.mixed_planners --json mixed.json
 
 The pools have half of their nodes of one type, 30% of a second and 20% of a third, or those and a few slow nodes of
-each as well. Trainers are those of ``benchmarks.planners`` (scaling curves of FreeTrain's Table 2), each with random speeds
-on types other than its reference (0.2 to 1) and random held nodes. ``dp`` plans by prices; ``milp`` has CBC go on from
-there, for at most ``--limit`` seconds, unless prices are within 0.1% of the bound. Then every installed solver, alone,
-solves small random problems, of which all plans are tried: curves of any shape, sizes, equal shares, pins, trainers
-that must run, types that some cannot use.
+each as well. Trainers are those of ``benchmarks.planners`` (scaling curves of FreeTrain's Table 2), each with random
+speeds on types other than its reference (0.2 to 1) and random held nodes. ``dp`` plans by prices; ``milp`` has CBC go
+on from there, for at most ``--limit`` seconds, unless prices are within 0.1% of the bound. Then every installed solver,
+alone, solves small random problems, of which all plans are tried: curves of any shape, sizes, equal shares, pins,
+trainers that must run, types that some cannot use.
 """
 
 from __future__ import annotations

@@ -117,17 +117,21 @@ class Candidate:
         """Whether a plan may give these nodes: their number, and only types that it can use."""
         return self.allows(sum(by_type)) and min(by_type) >= 0 and self.usable(by_type) == sum(by_type)
 
-    def most_of(self, by_type: ByType) -> ByType:
+    def take(self, count: int, there: ByType, order: Iterable[int]) -> ByType | None:
+        """``count`` of these nodes, of usable types in this order, or of one where all must be. None: there are too few."""
+        usable = [k for k in order if self.speeds[k] > 0]
+        for types in [[k] for k in usable] if self.one_type else [usable]:
+            given = [0] * len(there)
+            for k in types:
+                given[k] = min(count - sum(given), there[k])
+            if sum(given) == count:
+                return tuple(given)
+        return None
+
+    def most_of(self, there: ByType) -> ByType:
         """The largest number of these nodes that a plan may give, of the types on which it is fastest."""
-        fastest = sorted((k for k, speed in enumerate(self.speeds) if speed > 0), key=lambda k: -self.speeds[k])
-        found = [(0,) * len(by_type)]
-        for some in [[k] for k in fastest] if self.one_type else [fastest]:
-            missing, given = self.most_within(sum(by_type[k] for k in some)), [0] * len(by_type)
-            for k in some:
-                given[k] = min(missing, by_type[k])
-                missing -= given[k]
-            found.append(tuple(given))
-        return max(found, key=lambda nodes: (self.value_on(nodes), sum(nodes)))
+        fastest = sorted(range(len(there)), key=lambda k: -self.speeds[k])
+        return self.take(self.most_within(self.usable(there)), there, fastest) or (0,) * len(there)
 
 
 @dataclass(frozen=True, slots=True)

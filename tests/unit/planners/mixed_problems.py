@@ -10,6 +10,7 @@ from dataclasses import replace
 from random import Random
 
 from pilot.core.curves.curve import Curve
+from pilot.core.plan.placing import place
 from pilot.core.plan.problem import ByType, Candidate, Problem
 from pilot.planners import milp, mixed_prices
 from tests.unit.planners.problems import NAMES
@@ -70,7 +71,7 @@ def _candidate(choose: Random, curve: Curve, free: ByType) -> Candidate:
 
 
 def _with_musts(choose: Random, candidates: list[Candidate], there: ByType) -> list[Candidate]:
-    found = []
+    found, all_nodes = [], there
     for c in candidates:
         use = [nodes for nodes in every_choice(c, there) if any(nodes)]
         if use and choose.random() < 0.3:
@@ -78,7 +79,8 @@ def _with_musts(choose: Random, candidates: list[Candidate], there: ByType) -> l
             there = _less(there, nodes)
             c = replace(c, pin=sum(nodes)) if choose.random() < 0.5 else replace(c, must_run=True)
         found.append(c)
-    return found
+    fit = place([c for c in found if c.pin or c.must_run], all_nodes)
+    return found if fit is not None else candidates
 
 
 def _less(nodes: ByType, taken: ByType) -> ByType:

@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 from pilot.core.plan.placing import place
-from tests.unit.planners.mixed_problems import mixed_candidate
+from tests.unit.planners.mixed_problems import mixed_candidate, random_problem
 
 
 def test_who_can_use_few_types_is_placed_first() -> None:
@@ -21,7 +21,15 @@ def test_it_is_placed_where_it_is_and_on_several_types_if_it_must() -> None:
     assert place([replace(held, sizes=(2, 4))], (2, 2)) == [(0, 2)]
 
 
-def test_a_choice_that_leaves_no_room_is_taken_back() -> None:
-    """The first, on the type that it holds, would leave the second with nodes of two types."""
-    first, second = mixed_candidate((1, 0), (1.0, 1.0), low=2), mixed_candidate((0, 0), (1.0, 1.0), low=3)
-    assert place([first, replace(second, one_type=True)], (3, 2)) == [(0, 2), (3, 0)]
+def test_the_order_of_the_trainers_does_not_matter() -> None:
+    """What the core finds to fit together, in the order of turns, a planner finds, too."""
+    for seed in range(200):
+        problem = random_problem(seed)
+        found = [place(some, problem.types_nodes) for some in (problem.candidates, problem.candidates[::-1])]
+        assert found[0] == (found[1] and found[1][::-1])
+
+
+def test_types_that_few_others_can_use_are_taken_first() -> None:
+    either, both = mixed_candidate((0, 0), (1.0, 1.0), low=2), mixed_candidate((0, 0), (1.0, 1.0), low=3)
+    one = mixed_candidate((0, 0), (1.0, 0.0))
+    assert place([either, both, one], (2, 4)) == [(1, 1), (0, 3), (1, 0)]
