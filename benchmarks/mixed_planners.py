@@ -24,7 +24,8 @@ from benchmarks.planners import installed, timed
 from benchmarks.planners import problem as one_type
 from pilot import planners
 from pilot.core.plan.problem import Problem
-from tests.unit.planners.mixed_problems import SOLVERS_TOLERANCE, disagreement, random_problem
+from pilot.planners import mixed_prices
+from tests.unit.planners.mixed_problems import SOLVERS_TOLERANCE, disagreement, missed, random_problem
 
 SIZES = ((100, 10), (800, 35), (4600, 100))
 """Nodes, trainers."""
@@ -52,9 +53,9 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Of how many problems a solver by itself found and proved the optimum."""
+    """Of how many problems a solver by itself found and proved the optimum, or prices found it."""
 
-    solver: str
+    found_by: str
     problems: int
     agree: int
 
@@ -100,10 +101,14 @@ def measure(name: str, nodes: int, trainers: int, types: int, plans: int, limit_
     )
 
 
-def agreement(solver: str, problems: int) -> Agreement:
-    """Every second problem from the plan by prices on, the others from nothing."""
-    found = (disagreement(random_problem(seed), solver, from_prices=bool(seed % 2)) for seed in range(problems))
-    return Agreement(solver, problems, sum(share <= SOLVERS_TOLERANCE for share in found))
+def agreement(found_by: str, problems: int) -> Agreement:
+    """A solver solves every second problem from the plan by prices on, the others from nothing."""
+    numbered = [(seed, random_problem(seed)) for seed in range(problems)]
+    if found_by == "prices":
+        found = [missed(each, mixed_prices.plan(each, "dp")) for _, each in numbered]
+    else:
+        found = [disagreement(each, found_by, from_prices=bool(seed % 2)) for seed, each in numbered]
+    return Agreement(found_by, problems, sum(share <= SOLVERS_TOLERANCE for share in found))
 
 
 @click.command()
@@ -123,9 +128,9 @@ def main(out: Path | None, plans: int, problems: int, limit_s: float) -> None:
                 f"{r.gap_worst:.3%}; {r.total_median_s:.3f} s, worst {r.total_worst_s:.3f} s; cpu "
                 f"{r.cpu_median_s:.3f} s, worst {r.cpu_worst_s:.3f} s; proved {r.optimal}/{plans}"
             )
-    agreements = [agreement(solver, problems) for solver in installed() if problems]
+    agreements = [agreement(found_by, problems) for found_by in (*installed(), "prices") if problems]
     for a in agreements:
-        click.echo(f"{a.solver}: {a.agree} of {a.problems} random problems as an enumeration says")
+        click.echo(f"{a.found_by}: {a.agree} of {a.problems} random problems as an enumeration says")
     if out is not None:
         found = {"times": [asdict(row) for row in rows], "agreement": [asdict(a) for a in agreements]}
         out.write_text(json.dumps(found, indent=1) + "\n")

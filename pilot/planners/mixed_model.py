@@ -147,7 +147,7 @@ def start(m: ConcreteModel, plan: Plan) -> None:
         effective = m.problem.candidates[kind[0]].effective
         for j, nodes in zip(kind, sorted((plan.by_type[j][1] for j in kind), key=effective, reverse=True), strict=True):
             for k in m.types:
-                m.x[j, k].set_value(nodes[k])
+                m.x[j, k].set_value(nodes[k], skip_validation=True)
 
 
 def by_type(m: ConcreteModel) -> list[ByType]:

@@ -118,7 +118,7 @@ class Candidate:
         return self.allows(sum(by_type)) and min(by_type) >= 0 and self.usable(by_type) == sum(by_type)
 
     def take(self, count: int, there: ByType, order: Iterable[int]) -> ByType | None:
-        """``count`` of these nodes, of usable types in this order, or of one where all must be. None: there are too few."""
+        """``count`` of these nodes, of usable types in this order, or of one where all must be; None if too few."""
         usable = [k for k in order if self.speeds[k] > 0]
         for types in [[k] for k in usable] if self.one_type else [usable]:
             given = [0] * len(there)

@@ -11,8 +11,9 @@ from random import Random
 
 from pilot.core.curves.curve import Curve
 from pilot.core.plan.placing import place
-from pilot.core.plan.problem import ByType, Candidate, Problem
+from pilot.core.plan.problem import ByType, Candidate, Plan, PlanStatus, Problem
 from pilot.planners import milp, mixed_prices
+from pilot.planners.choice import plan_by_type
 from tests.unit.planners.problems import NAMES
 
 TYPES = ("a100", "h100", "a40")
@@ -118,6 +119,10 @@ def disagreement(problem: Problem, solver: str, from_prices: bool) -> float:
     outcome = milp.solve(problem, time.monotonic() + 60.0, solver, milp.MIXED, start)
     if not outcome.proved:
         return math.inf
-    by_type = {c.trainer: nodes for c, nodes in zip(problem.candidates, outcome.by_type, strict=True)}
+    return missed(problem, plan_by_type(problem, outcome.by_type, PlanStatus.OPTIMAL, 0.0, solver))
+
+
+def missed(problem: Problem, plan: Plan) -> float:
+    """How far a plan's value is from the optimum, as a share of the largest value."""
     largest = max(problem.t_fwd_s * max(c.value.per_s) for c in problem.candidates)
-    return abs(problem.objective_on(by_type) - best_mixed(problem)) / max(1.0, largest)
+    return abs(problem.objective_on(dict(plan.by_type)) - best_mixed(problem)) / max(1.0, largest)
