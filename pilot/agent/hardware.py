@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-from collections.abc import Mapping
 from contextlib import suppress
 
 import psutil
@@ -20,19 +18,14 @@ LIMIT_S = 20.0
 
 _NVIDIA = ("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits")
 _AMD = ("rocm-smi", "--showproductname", "--showmeminfo", "vram", "--json")
-_VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
-_NONE = ("", "-1", "NoDevFiles")
-"""Values of these variables with which there are no accelerators."""
 
 Found = list[tuple[str, float]]
 """The model of each accelerator, and its memory in GB; 0: not known."""
 
 
-def hardware(environment: Mapping[str, str] = os.environ) -> NodeType:
-    """Return what this process may use, as a type without a name. Of several kinds of accelerators the first counts."""
-    visible = [environment[name] for name in _VISIBLE if name in environment]
-    most = min((0 if text in _NONE else text.count(",") + 1 for text in visible), default=None)
-    found = [] if most == 0 else (of_nvidia(_said(_NVIDIA)) or of_amd(_said(_AMD)))[:most]
+def hardware() -> NodeType:
+    """Return what this node has, as a type without a name. Of several kinds of accelerators the first counts."""
+    found = of_nvidia(_said(_NVIDIA)) or of_amd(_said(_AMD))
     if not found:
         return NodeType("", memory_gb=psutil.virtual_memory().total / 1e9, cores=usable_cores())
     sizes_gb = [memory_gb for model, memory_gb in found if model == found[0][0]]

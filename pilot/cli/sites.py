@@ -17,6 +17,7 @@ from pilot.cli.show import print_table
 from pilot.core.errors import PilotError, SiteError, one_line
 from pilot.protocol.pool_status import Answer
 from pilot.rundir.rundir import RunDir, default_path
+from pilot.site.pilot_counts import check as check_pilots
 from pilot.site.site_files import SiteFile, list_sites, load_site, load_site_file, site_mistakes
 
 
@@ -79,8 +80,9 @@ def command(context: click.Context, as_json: bool) -> None:
 @click.option(
     "--own-script", is_flag=True, help="A batch script that you submit yourself to join a pool, instead of Parsl's."
 )
+@click.option("--type", "node_type", metavar="NAME", help="For pilots of this type of nodes.")
 @answers
-def show(site: str, own_script: bool) -> tuple[Any, ...]:
+def show(site: str, own_script: bool, node_type: str | None) -> tuple[Any, ...]:
     """Print the exact script that would be submitted to SITE. Nothing is submitted. SITE is a name or a path.
 
     \b
@@ -88,6 +90,9 @@ def show(site: str, own_script: bool) -> tuple[Any, ...]:
       pilot sites show polaris
     """
     loaded = load_site_file(site)
+    if node_type is not None:
+        check_pilots(loaded.site, {node_type: 1})
+        loaded = loaded.of_type(node_type)
     rundir = RunDir(default_path(loaded.site.name))
     if own_script:
         script = batch_script(loaded.site, str(rundir.connection), python=sys.executable)
@@ -169,6 +174,8 @@ def _remarks(loaded: SiteFile) -> list[str]:
     remarks = [f"a pilot is not preempted during its first {site.guaranteed_s:g} s"] if site.guaranteed_s else []
     if site.charge_factor != 1:
         remarks.append(f"an hour is charged as {site.charge_factor:g} hours of the regular queue")
+    if site.node_types:
+        remarks.append(f"types of nodes: {', '.join(site.node_types)}; pilot sites show --type NAME shows one")
     if site.only_nodes:
         remarks.append(f"pilots run on {site.only_nodes} only; in Slurm the other nodes are excluded at submission")
     if site.scheduler != "local":

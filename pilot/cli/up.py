@@ -114,12 +114,7 @@ DEFAULTS = Settings()
 @site_run_dir_option
 @answers
 def command(
-    run_dir: Path | None,
-    site: str,
-    pilots: tuple[str, ...],
-    only_nodes: str | None,
-    foreground: bool,
-    **settings: Any,
+    run_dir: Path | None, site: str, only_nodes: str | None, foreground: bool, **settings: Any
 ) -> tuple[Any, ...]:
     """Start the coordinator and keep pilots submitted.
 
@@ -136,8 +131,7 @@ def command(
     settings["objective"] = settings["objective"] or usual_objective(settings["planner"])
     there = load_site_file(site).on(only_nodes).site
     root = (run_dir or default_path(there.name)).absolute()
-    counts = parse(pilots)
-    check(there, counts)
+    check(there, counts := parse(settings.pop("pilots")))
     arguments = coordinator_command(root, site, counts, only_nodes, **settings)
     for line in shortages(there, None if counts is None else sum(counts.values())):
         click.echo(f"warning: {line}; 'pilot doctor' has details", err=True)

@@ -240,7 +240,7 @@ class Service:
                 self.send(pilot.node, wire.HeartbeatSeen(message.sent_s))
                 for trainer, times in message.step_times.items():
                     if self._intake.runs(pilot.node, trainer):
-                        pilot.measured(trainer, times)
+                        pilot.timed = trainer, times
                         self._post(self._speeds.measured(self.driver.clock(), pilot.node, TrainerId(trainer), times))
             case wire.Noticed():
                 self.notice(pilot, message.cause, inbound.grace_s(message))

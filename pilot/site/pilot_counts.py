@@ -16,12 +16,7 @@ Counts = Mapping[str, int]
 
 def parse(texts: Iterable[str]) -> dict[str, int] | None:
     """Return the counts in ``texts`` (``8``, or ``a100:8`` and so on); None: as many as the trainers can use.
-
-    Raises
-    ------
-    UserError
-        One is malformed, or a type is named twice.
-    """
+    :class:`UserError` if one is malformed, or a type is named twice."""
     given = [text for text in texts if text != AUTO]
     found: dict[str, int] = {}
     for text in given:

@@ -17,7 +17,7 @@ its pilot gets ``Forgotten``, and joins again as a new one.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -35,17 +35,14 @@ AWAY_ALONE_S = 2.0
 DEAF_S = 1.0
 NOTICE_CHECK_S = 0.05
 
-TIMES_KEPT = 8
-"""A node's newest measurements that count: a bit more than a minute of short steps, or more of long ones."""
-
 Holders = Callable[[NodeId], Iterable[NodeId]]
 """The nodes that hold the same trainer's state as a node, including itself; empty if it holds no state."""
 
 
 @dataclass(slots=True)
 class Pilot:
-    """One node and its agent. ``hello`` is None for a node from before a restart that has not come back yet. ``times``
-    are the newest measurements of the trainer ``timed``.
+    """One node and its agent. ``hello`` is None for a node from before a restart that has not come back yet; ``timed``
+    is the newest measurement of a worker, with its trainer.
     """
 
     node: NodeId
@@ -55,25 +52,13 @@ class Pilot:
     heard_s: float
     away_s: float | None = None
     leaving: str = ""
-    timed: str = ""
-    times: deque[StepTimes] = field(default_factory=lambda: deque(maxlen=TIMES_KEPT))
+    timed: tuple[str, StepTimes] | None = None
     quota: Quota = field(default_factory=Quota)
 
     @property
     def job(self) -> str | None:
         """Its job, "" if it has none; None: it has not registered since a restart."""
         return self.hello.job if self.hello is not None else None
-
-    def measured(self, trainer: str, times: StepTimes) -> None:
-        """Take a measurement of its worker of ``trainer``."""
-        if trainer != self.timed:
-            self.timed = trainer
-            self.times.clear()
-        self.times.append(times)
-
-    def step_times(self, trainer: str) -> Iterable[StepTimes]:
-        """The newest measurements of its worker of ``trainer``."""
-        return self.times if trainer == self.timed else ()
 
     @property
     def here(self) -> bool:

@@ -27,10 +27,9 @@ def by_type(core: Coordinator, nodes: Iterable[NodeId]) -> dict[str, int]:
 
 def _newest(roster: Roster | None, trainer: Trainer) -> dict[NodeId, StepTimes]:
     """The last measurement of each member of the trainer's group."""
-    members = trainer.group.members if trainer.group is not None else ()
-    pilots = {node: roster.pilots[node] for node in members if node in roster.pilots} if roster is not None else {}
-    found = {node: list(pilot.step_times(trainer.id)) for node, pilot in pilots.items()}
-    return {node: times[-1] for node, times in found.items() if times and times[-1].steps}
+    members = trainer.group.members if trainer.group is not None and roster is not None else ()
+    timed = {node: roster.pilots[node].timed for node in members if roster and node in roster.pilots}
+    return {node: each[1] for node, each in timed.items() if each and each[0] == trainer.id and each[1].steps}
 
 
 def shares(roster: Roster | None, trainer: Trainer) -> dict[str, float]:

@@ -50,6 +50,20 @@ def test_what_is_shown(
     assert not (tmp_path / "run").exists(), "nothing is submitted"
 
 
+def test_what_is_submitted_for_a_type_of_nodes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "mixed.py"
+    types = {name: {"partition": f"only-{name}"} for name in ("a100", "a40")}
+    file.write_text(
+        f'from pilot.site.site import Site\nsite = Site(name="mixed", scheduler="slurm", node_types={types})\n'
+    )
+    assert run(["sites", "show", str(file), "--type", "a40"]) == 0
+    assert "#SBATCH --partition=only-a40\n" in capsys.readouterr().out
+    assert run(["sites", "show", str(file)]) == 0
+    assert "types of nodes: a100, a40; pilot sites show --type NAME" in capsys.readouterr().err
+    assert run(["sites", "show", str(file), "--type", "h100"]) == 2
+    assert capsys.readouterr().err == "pilot: site mixed has no type of nodes 'h100'; there are: a100, a40\n"
+
+
 def test_an_account_of_the_shells_is_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_ACCOUNT", "mine")
     assert run(["sites", "show", "delta"]) == 0

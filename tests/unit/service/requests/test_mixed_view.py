@@ -26,7 +26,7 @@ def stage() -> Stage:
 
 
 def roster(**times: StepTimes) -> SimpleNamespace:
-    pilots = {n: SimpleNamespace(job="17", step_times=lambda _, t=t: [t]) for n, t in times.items()}
+    pilots = {n: SimpleNamespace(job="17", timed=("t", t)) for n, t in times.items()}
     return SimpleNamespace(pilots=pilots)
 
 
