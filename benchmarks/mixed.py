@@ -267,7 +267,7 @@ def _table(rows: Sequence[Row], options: Options) -> Table:
 @click.option("--pools", default=",".join(POOLS), show_default=True, help="Which pools.")
 @click.option("--workloads", default=f"{FULL},{STREAM}", show_default=True, help="Which workloads.")
 @click.option("--nodes", type=click.IntRange(3, 5000), default=200, show_default=True, help="Of the machine.")
-@click.option("--hours", type=click.FloatRange(0.1, 1000), default=6.0, show_default=True, help="Length of a replay.")
+@click.option("--hours", type=click.FloatRange(0.1, 1000), default=4.0, show_default=True, help="Length of a replay.")
 @click.option("--seeds", default="1,2", show_default=True, help="Of traces and workloads.")
 @click.option("--know", type=click.Choice((TRUTH, MEASURED)), default=TRUTH, show_default=True, help="Curves, speeds.")
 @click.option("--most", default=f"{ALL}", show_default=True, help="Trainers at once: a number, or auto.")

@@ -344,6 +344,8 @@ def test_planners_that_cannot_tell_types_apart_need_to_be_told(
     found = json.loads(capsys.readouterr().out)["replays"]
     assert [replay["case"]["node_types"] for replay in found] == ["ignored"] * 2
     assert all(0.5 < replay["summary"]["efficiency"] <= 1 for replay in found)
+    alike = ",".join(node for node, of in kinds.items() if of.name == "a")
+    assert run(arguments(inputs, "--planner", "greedy", "--only-nodes", alike, events=str(typed))) == 0
 
 
 def started(folder: Path) -> subprocess.Popen[str]:
