@@ -47,7 +47,7 @@ def main() -> None:
         loss = nn.functional.cross_entropy(model(x), y)
         loss.backward()
         session.step(loss)
-        steps.append({"samples": numbers.tolist(), "own_s": session._group._pace.last_s})  # type: ignore[attr-defined]
+        steps.append({"samples": numbers.tolist(), "own_s": session._group.own_s})
         steps[-1]["begin_s"], begin_s = begin_s, time.monotonic()
         steps[-1]["end_s"] = begin_s
         if session.rank == 0:

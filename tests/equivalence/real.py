@@ -22,9 +22,9 @@ COMPILING_S = 300.0
 """The deadline of a script that runs a compiler, beside others that do."""
 
 
-def on_processes(row: Row, way: str, folder: Path) -> Run:
-    """One of :data:`~tests.equivalence.ways.WAYS`."""
-    arguments = (row.name, way, str(folder))
+def on_processes(row: Row, way: str, folder: Path, *more: str) -> Run:
+    """One of :data:`~tests.equivalence.ways.WAYS`; ``more``: arguments of :mod:`tests.equivalence.worker`."""
+    arguments = (row.name, way, str(folder), *more)
     with plane(folder, Path(worker.__file__), *arguments, silent_s=20.0) as cluster:
         groups = _changes(cluster, way, folder)
         cluster.wait_finished(COMPILING_S if row.needs else DEADLINE_S)
@@ -33,7 +33,8 @@ def on_processes(row: Row, way: str, folder: Path) -> Run:
     members = {node.name: number for number, node in enumerate(cluster.nodes)}
     ranks = [_rank(folder, node.name, members[node.name]) for node in last]
     numbers = {g: tuple(members[node.name] for node in group) for g, group in groups.items()}
-    return Run(numbers, _rehearsals(numbers), ranks)
+    bounds = {step: its for node in last for step, its in torch.load(worker.ran(folder, node.name))[2].items()}
+    return Run(numbers, _rehearsals(numbers), ranks, bounds)
 
 
 def _rehearsals(groups: Mapping[int, Members]) -> dict[int, Rehearsing]:
@@ -70,5 +71,5 @@ def _changes(cluster: Plane, way: str, folder: Path) -> dict[int, list[Node]]:
 
 
 def _rank(folder: Path, node: str, member: int) -> Rank:
-    tensors, ledger = torch.load(worker.ran(folder, node))
+    tensors, ledger, _ = torch.load(worker.ran(folder, node))
     return Rank(member, tensors, [LineageRow(*row) for row in ledger])

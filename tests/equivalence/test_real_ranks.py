@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.equivalence import recipe, ways
 from tests.equivalence.loops import SessionScript
 from tests.equivalence.real import on_processes
 from tests.equivalence.table import ROWS
 from tests.equivalence.ways import WAYS, assert_as_plain, assert_as_undisturbed
+from tests.equivalence.worker import SLOW_BATCH, SLOW_EPOCHS
 from tests.everyday import one_in
 
 NAMES = [name for name, row in ROWS.items() if row.kind != "refused" and not isinstance(row, SessionScript)]
@@ -27,3 +30,15 @@ def test_trains_as_its_plain_loop(name: str, way: str, tmp_path: Path) -> None:
     assert_as_plain(row, run)
     if way != "one rank":
         assert_as_undisturbed(row, run)
+
+
+def test_trains_as_its_plain_loop_while_a_slow_rank_gets_a_smaller_share(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (recipe, ways):
+        monkeypatch.setattr(module, "EPOCHS", SLOW_EPOCHS)
+    row = replace(ROWS["micro-batches of 1"], batch=SLOW_BATCH)
+    run = on_processes(row, "two ranks", tmp_path, "slow")
+    assert set(run.bounds.values()) == {(), (0, 7, 9)}
+    assert_as_plain(row, run)
+    assert_as_undisturbed(row, run)

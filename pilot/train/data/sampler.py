@@ -10,16 +10,13 @@ import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from numbers import Integral
-from typing import Any, Final
+from typing import Any
 
 from pilot.core.errors import UserError
 
 Bounds = tuple[int, ...]
 """How many samples of a full step go to the ranks before each rank, and to all of them. (): the same number to each."""
-BALANCED: Final = "balanced"
-FREE: Final = "free"
-EQUAL: Final = "equal"
-
+BALANCED, FREE, EQUAL = "balanced", "free", "equal"
 _MASK = (1 << 64) - 1
 _STEP, _FACTORS = 0x9E3779B97F4A7C15, (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 

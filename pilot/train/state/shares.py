@@ -34,7 +34,6 @@ ROOM = 0.25
 MOST_TIMED = 1 << 13
 """Ranks of a group whose shares follow times; larger groups divide equally."""
 _ONE = 1 << 20
-_LONGEST_REST = 64
 
 Weights = NDArray[np.int64]
 Times = NDArray[np.float64]
@@ -82,15 +81,16 @@ class Shares:
         batching = batches.batching
         weight = round(int(self._weights[self._rank]) / mean * _ONE) if self._rank >= 0 else 0
         freedom = 1 if batching.sharing == BALANCED and not batching.micro else 2
-        follow = batching.total is not None and batching.sharing != EQUAL
-        return weight, freedom * follow, batches.look_ahead, batching.micro or 0
+        if batching.total is None or batching.sharing == EQUAL or (batching.in_step and batching.micro):
+            freedom = 0  # in step, processes may sum only micro-batches that are equally large
+        return weight, freedom, batches.look_ahead, batching.micro or 0
 
     def group_begins(self, rank: int, step: int, table: Sequence[Holding]) -> None:
         """Begin a group of ranks with these holdings, at step number ``step``."""
         self._rank, self._table = rank, table
         known = [one.weight for one in table if one.weight] or [_ONE]
         self._weights = np.array([one.weight or sum(known) // len(known) for one in table], np.int64)
-        self._bounds = {step: self._of(self._weights)}
+        self._before = self._now = self._of(self._weights)
         self._was: tuple[Weights, float] | None = None
         self._patience = self._rest = 0
         self.limit_loss = 0.0
@@ -102,7 +102,7 @@ class Shares:
 
     def bounds(self, step: int, rehearsal: Rehearsal | None = None) -> Bounds:
         """Return the bounds of the ranks' shares in step ``step``, whose ``rehearsal`` is given."""
-        bounds = self._bounds[max((begin for begin in self._bounds if begin <= step), default=min(self._bounds))]
+        bounds = self._now if step >= self._since else self._before
         if not bounds or rehearsal is None:
             return bounds
         return self._of(self._weights[[not rehearsal.rehearses(rank) for rank in range(len(self._weights))]])
@@ -112,7 +112,6 @@ class Shares:
         before, self._full = self._full, step if samples == self._samples else -1
         if before != step - 1 or before <= self._since or not (self._divides and times.all()):
             return
-        self._bounds = {self._since: self.bounds(step)}
         self._times.append(times)
         if len(self._times) == 2 * WINDOW:
             older, newer = (np.median(self._times[i : i + WINDOW], axis=0) for i in (0, WINDOW))
@@ -124,7 +123,7 @@ class Shares:
         shares, both, worst_s = self._shares(self._weights), (older + newer) / 2, float(newer.max())
         (weights, worst_before_s), self._was = self._was or (self._weights, math.inf), None
         if float(both.max()) >= worst_before_s:
-            self._patience = self._rest = min(_LONGEST_REST, max(1, 2 * self._patience))
+            self._patience = self._rest = min(64, max(1, 2 * self._patience))
             self._change(step, weights)
             return
         self._patience *= worst_before_s == math.inf
@@ -146,7 +145,7 @@ class Shares:
         ahead, micro = max(one.look_ahead for one in self._table), [one.micro for one in self._table]
         batches = -(-int(self._shares(self._weights).min()) // max(micro)) if all(micro) else 1
         begin = step + 1 + (-(-ahead // batches) + 1 if ahead else 0)  # an epoch's last step may have a single batch
-        self._weights, self._bounds[begin] = weights, self._of(weights)
+        self._weights, self._before, self._now = weights, self._now, self._of(weights)
         self._measure_from(begin)
 
     def _shares(self, weights: Weights) -> NDArray[np.int64]:

@@ -259,6 +259,7 @@ LOADERS: list[tuple[str, str, str, Any, dict[str, Any]]] = [
     ("in_order=False", "in_order=False", "leave it out", ONES, {"in_order": False, "num_workers": 1}),
     ("an option that there is not", "no option shufle", "", ONES, {"shufle": True}),
     ("batch_size and global_batch_size", "either batch_size", "one of them", ONES, {"batch_size": 2}),
+    ("shares= that there are not", "'balanced', 'free' or 'equal'", "one of these", ONES, {"shares": "fair"}),
     ("timeout without workers", "timeout is how long to wait", "num_workers", ONES, {"timeout": 5}),
 ]
 for name, line, instead, data, options in LOADERS:

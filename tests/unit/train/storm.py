@@ -125,7 +125,7 @@ class Rank(ScenarioGroup):
 
     @property
     def _rehearsal(self) -> Rehearsal | None:
-        return self._resized.__self__.step.rehearsal  # type: ignore[attr-defined,no-any-return]  # it is the session's
+        return self._resized.__self__.step.rehearsal  # type: ignore[attr-defined, no-any-return]  # it is the session's
 
     def words(self, loss: float) -> Words:
         step = self.training.position.step

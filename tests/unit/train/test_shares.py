@@ -161,8 +161,17 @@ def test_without_micro_batches_a_share_grows_by_a_quarter_and_the_loss_is_told()
         assert group.ranks[0].limit_loss == 0.0
 
 
-@pytest.mark.parametrize("batching", [Batching(total=SAMPLES, sharing="equal"), Batching(per_node=SAMPLES // 2)])
-def test_shares_are_equal_on_request_and_with_a_batch_per_node(batching: Batching) -> None:
+@pytest.mark.parametrize(
+    "batching",
+    [
+        Batching(total=SAMPLES, sharing="equal"),
+        Batching(per_node=SAMPLES // 2),
+        Batching(total=SAMPLES, micro=8, in_step=True),
+    ],
+)
+def test_shares_are_equal_on_request_with_a_batch_per_node_and_where_micro_batches_must_be_equal(
+    batching: Batching,
+) -> None:
     group = Group(always(1, 0.25), batching).run(40)
     assert group.ranks[0].bounds(40) == ()
     assert group.ranks[0].equal
