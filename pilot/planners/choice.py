@@ -16,8 +16,9 @@ import operator
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from pilot.core.plan.problem import ByType, Candidate, Plan, PlanStatus, Problem, fits_in
+from pilot.core.plan.problem import Candidate, Plan, PlanStatus, Problem, fits_in
 
 
 def plan(problem: Problem, limit_s: float = math.inf) -> Plan:  # noqa: ARG001  # the planners' signature
@@ -43,27 +44,21 @@ def shares(problem: Problem) -> list[int]:
 
 def plan_of(
     problem: Problem,
-    counts: Sequence[int],
+    counts: Sequence[Any],
     status: PlanStatus,
     gap: float | None,
     planner: str,
     ending: Sequence[int] = (),
 ) -> Plan:
-    """The plan that gives the i-th candidate ``counts[i]`` nodes, of them ``ending[i]`` (empty: none) of those that
-    leave soon, with eq. 16's value for it."""
+    """The plan that gives the i-th candidate ``counts[i]`` nodes, of each type if there are several, and ``ending[i]``
+    (empty: none) of those that leave soon, with the objective's value for it."""
     named = {c.trainer: n for c, n in zip(problem.candidates, counts, strict=True)}
+    if problem.types:
+        total = tuple((trainer, sum(nodes)) for trainer, nodes in named.items())
+        return Plan(status, total, problem.objective_on(named), gap, planner, by_type=tuple(named.items()))
     late = {c.trainer: n for c, n in zip(problem.candidates, ending, strict=False) if n}
     value = problem.objective(named, late)
     return Plan(status, tuple(named.items()), value, gap, planner, ending=tuple(late.items()))
-
-
-def plan_by_type(
-    problem: Problem, nodes: Sequence[ByType], status: PlanStatus, gap: float | None, planner: str
-) -> Plan:
-    """The plan that gives the i-th candidate ``nodes[i]`` of each type, with its objective."""
-    by_type = {c.trainer: of_type for c, of_type in zip(problem.candidates, nodes, strict=True)}
-    counts = tuple((trainer, sum(of_type)) for trainer, of_type in by_type.items())
-    return Plan(status, counts, problem.objective_on(by_type), gap, planner, by_type=tuple(by_type.items()))
 
 
 def can_stay(problem: Problem) -> bool:
@@ -86,14 +81,10 @@ def best_known(problem: Problem, incumbents: Sequence[Plan], bound: float | None
     upper bound of all plans' objectives, None if unknown.
     """
     plans = [replace(plan, status=PlanStatus.INCUMBENT) for plan in incumbents]
-    if problem.types:
-        if can_stay(problem):
-            now_by_type = [c.held for c in problem.candidates]
-            plans.insert(0, plan_by_type(problem, now_by_type, PlanStatus.KEPT, None, planner))
-    elif can_stay(problem):
-        now = [c.current_nodes for c in problem.candidates]
+    if can_stay(problem):
+        now = [c.held if problem.types else c.current_nodes for c in problem.candidates]
         plans.insert(0, plan_of(problem, now, PlanStatus.KEPT, None, planner))
-    else:
+    elif not problem.types:
         plans.append(plan_of(problem, shares(problem), PlanStatus.INCUMBENT, None, planner))
     best = max(plans, key=lambda plan: plan.objective)
     gap = None if bound is None else max(0.0, bound - best.objective) / max(1.0, abs(best.objective))

@@ -20,9 +20,9 @@ from pyomo.environ import value as value_of
 from pyomo.repn.plugins.lp_writer import LPWriter
 
 from pilot.core.errors import PilotError, SolverError
-from pilot.core.plan.problem import ByType, Plan, PlanStatus, Problem
+from pilot.core.plan.problem import Plan, PlanStatus, Problem
 from pilot.planners import dp, mixed_model, model
-from pilot.planners.choice import best_known, plan_by_type, plan_of
+from pilot.planners.choice import best_known, plan_of
 from pilot.planners.solvers import NOTHING, find
 
 log = logging.getLogger(__name__)
@@ -47,19 +47,18 @@ TOLERANCE = 1e-9
 class Formulation:
     """A model in Pyomo. It has ``scale`` and ``constant``: the value of eq. 16 is the objective / scale + constant.
 
-    ``build`` makes it, ``counts`` reads it, ``start`` (if there is one) sets its variables to a known plan.
-    ``ending`` reads how many of the counts are ending nodes, if the model has any.
+    ``build`` makes it, ``counts`` (by type, if there are several) reads it, ``start`` (if there is one) sets variables
+    to a known plan. ``ending`` reads how many of the counts are ending nodes, if the model has any.
     """
 
     planner: str
     build: Callable[[Problem], ConcreteModel]
-    counts: Callable[[ConcreteModel], list[int]]
+    counts: Callable[[ConcreteModel], list[Any]]
     start: Callable[[ConcreteModel, Any], None] | None = None
     ending: Callable[[ConcreteModel], list[int]] | None = None
-    by_type: Callable[[ConcreteModel], list[ByType]] | None = None  #: the counts' parts, if there are several types
 
 
-MIXED = Formulation("milp", mixed_model.build, mixed_model.counts, mixed_model.start, by_type=mixed_model.by_type)
+MIXED = Formulation("milp", mixed_model.build, mixed_model.counts, mixed_model.start)
 PIECES = Formulation("milp", model.build, model.counts, model.start, model.ending)
 
 
@@ -68,13 +67,12 @@ class SolveOutcome:
     """The result of one solve: counts in the candidates' order (None: none found), the objective and a bound on it."""
 
     proved: bool = False
-    counts: list[int] | None = None
+    counts: list[Any] | None = None
     bound: float | None = None
     build_s: float = 0.0
     solve_s: float = 0.0
     value: float | None = None
     ending: Sequence[int] = ()
-    by_type: Sequence[ByType] = ()
 
 
 def plan(problem: Problem, limit_s: float, solver: str = "cbc", formulation: Formulation = PIECES) -> Plan:
@@ -89,10 +87,8 @@ def plan(problem: Problem, limit_s: float, solver: str = "cbc", formulation: For
     incumbent = dp.incumbent(problem, started_s + INCUMBENT_SHARE * limit_s)
     outcome = SolveOutcome()
     if not any(c.most_within(problem.nodes) for c in problem.candidates):
-        none = (0,) * len(problem.types)
-        outcome = SolveOutcome(
-            proved=True, counts=[0] * len(problem.candidates), by_type=[none] * len(problem.candidates)
-        )
+        none = (0,) * len(problem.types) if problem.types else 0
+        outcome = SolveOutcome(proved=True, counts=[none] * len(problem.candidates))
     elif time.monotonic() < deadline_s and not _nearly_best(problem, incumbent):
         outcome = attempt(problem, deadline_s, solver, formulation, incumbent)
     made = _choose(problem, outcome, incumbent, formulation.planner)
@@ -122,18 +118,16 @@ def solve(
         answer = find(solver)(lp, deadline_s - built_s, known, gap) if built_s < deadline_s else NOTHING
     counts = reached = None
     ending: Sequence[int] = ()
-    by_type: Sequence[ByType] = ()
     if answer.values is not None:
         _load(m, columns, answer.values)
         counts = formulation.counts(m)
         ending = formulation.ending(m) if formulation.ending is not None else ()
-        by_type = formulation.by_type(m) if formulation.by_type is not None else ()
-        if not problem.permits(_made(problem, SolveOutcome(counts=counts, ending=ending, by_type=by_type))):
-            raise SolverError(f"its solution {by_type or counts} does not fit the problem")
+        if not problem.permits(plan_of(problem, counts, PlanStatus.INCUMBENT, None, "", ending)):
+            raise SolverError(f"its solution {counts} does not fit the problem")
         reached = value_of(m.value) / m.scale + m.constant
     bound = None if answer.bound is None else answer.bound / m.scale + m.constant
     times_s = built_s - started_s, time.monotonic() - built_s
-    return SolveOutcome(answer.proved, counts, bound, *times_s, reached, ending, by_type)
+    return SolveOutcome(answer.proved, counts, bound, *times_s, reached, ending)
 
 
 def attempt(
@@ -155,7 +149,7 @@ def _choose(problem: Problem, outcome: SolveOutcome, incumbent: Plan, planner: s
     known, margin = replace(incumbent, planner=planner), TOLERANCE * max(1.0, abs(incumbent.objective))
     solved = None
     if outcome.counts is not None:
-        solved = replace(_made(problem, outcome), planner=planner)
+        solved = plan_of(problem, outcome.counts, PlanStatus.OPTIMAL, 0.0, planner, outcome.ending)
     if not outcome.proved:
         bound = min((bound for bound in (outcome.bound, _bound(incumbent)) if bound is not None), default=None)
         return best_known(problem, [known, solved] if solved else [known], bound, planner)
@@ -201,9 +195,3 @@ def _load(m: ConcreteModel, columns: Mapping[str, Any], values: Mapping[str, flo
         if name not in columns:
             raise SolverError(f"its solution has a column {name!r} that the model does not have")
         columns[name].set_value(value, skip_validation=True)
-
-
-def _made(problem: Problem, outcome: SolveOutcome) -> Plan:
-    if problem.types:
-        return plan_by_type(problem, outcome.by_type, PlanStatus.OPTIMAL, 0.0, "")
-    return plan_of(problem, outcome.counts or (), PlanStatus.OPTIMAL, 0.0, "", outcome.ending)

@@ -3,19 +3,8 @@
 Trainer j gets x_jk of the N_k nodes of type k, holds c_jk, and computes s_jk times as fast there as on its reference
 type (0: it cannot use the type). Its curve has pieces p that start at effective number E_p, where it is worth V_p, and
 are L_p long, with slope sigma_p. Binaries say whether it has nodes (y), in which piece it is (w), and whether it gets
-(u) or gives back (d) any; its rescale costs q::
-
-    maximize    sum over j of  t_fwd * v_j - q_j                                              (16)
-    subject to  sum over j of x_jk <= N_k                               for each type         (5)
-                Nmin_j * y_j <= sum over k of x_jk <= Nmax_j * y_j      for each trainer      (3)
-                sum over k of s_jk * x_jk = sum over p of E_p * w_jp + tau_jp                 (11)
-                0 <= tau_jp <= L_p * w_jp,   sum over p of w_jp = y_j                         (11, 12)
-                v_j = sum over p of V_p * w_jp + sigma_p * tau_jp                             (12)
-                x_jk - c_jk <= N_k * u_j,   c_jk - x_jk <= c_jk * d_j                         (13, 14)
-                q_j >= O_j(c_j) * Rup_j * u_j,   q_j >= O_j(c_j) * Rdw_j * d_j                (13, 16)
-
-The numbers are FreeTrain's equations that each family is for; with one type of speed 1 it is the same problem. Where a
-curve is concave, w need not be binary: the best mixture of pieces is the curve itself.
+(u) or gives back (d) any; its rescale costs q. Where a curve is concave, w need not be binary: the best mixture of
+pieces is the curve itself. The numbers are FreeTrain's equations that each family is for.
 """
 
 from __future__ import annotations
@@ -150,14 +139,9 @@ def start(m: ConcreteModel, plan: Plan) -> None:
                 m.x[j, k].set_value(nodes[k], skip_validation=True)
 
 
-def by_type(m: ConcreteModel) -> list[ByType]:
+def counts(m: ConcreteModel) -> list[ByType]:
     """x_jk of each trainer, from the values that were read."""
     return [tuple(round(m.x[j, k].value) for k in m.types) for j in m.trainers]
-
-
-def counts(m: ConcreteModel) -> list[int]:
-    """How many nodes each trainer has."""
-    return [sum(nodes) for nodes in by_type(m)]
 
 
 def _nodes(m: ConcreteModel, j: int) -> Iterator[tuple[float, Any]]:

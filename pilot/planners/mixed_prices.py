@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from pilot.core.plan.placing import place
 from pilot.core.plan.problem import Candidate, Plan, PlanStatus, Problem
-from pilot.planners.choice import best_known, plan_by_type
+from pilot.planners.choice import best_known, plan_of
 
 Whole = NDArray[np.int64]
 Values = NDArray[np.float64]
@@ -38,7 +38,6 @@ _PAIRS = (64, 256)  #: so many changes that take nodes are tried together with s
 _ROUNDS = 400
 _CLOSE = 1e-9
 _ENDLESS = 1e18
-_PRIMES = np.array([p for p in range(2, 100) if all(p % d for d in range(2, p))])
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +69,7 @@ class _Trainers:
     def permits(self, owner: Whole, nodes: Values | Whole) -> NDArray[np.bool_]:
         """:meth:`Candidate.allows_on` of each row, if there were no other trainers. Parts of nodes may lie between two
         allowed numbers."""
-        with np.errstate(invalid="ignore"):
-            inside: NDArray[np.bool_] = np.all((nodes >= -_CLOSE) & (nodes <= self.most[owner] + _CLOSE), axis=1)
+        inside: NDArray[np.bool_] = np.all((nodes >= -_CLOSE) & (nodes <= self.most[owner] + _CLOSE), axis=1)
         inside &= np.where(self.one_type[owner], (nodes > _CLOSE).sum(axis=1) <= 1, True)
         total, who, most = nodes[inside].sum(axis=1), owner[inside], self.allowed.shape[1] - 1
         ends = (np.floor(total + _CLOSE), np.ceil(total - _CLOSE))
@@ -79,38 +77,20 @@ class _Trainers:
         return inside
 
 
-@dataclass(frozen=True, slots=True)
-class _Columns:
-    """What trainers may have, by trainer: nodes and gain."""
-
-    owner: Whole
-    nodes: Values
-    gains: Values
-
-    def surplus(self, prices: Values) -> tuple[Values, Values]:
-        """What each is worth beyond its price, and the best one of each trainer."""
-        surplus = self.gains - self.nodes @ prices
-        return surplus, np.maximum.reduceat(surplus, self.firsts())
-
-    def firsts(self) -> Whole:
-        """The first row of each trainer; all have one."""
-        return np.searchsorted(self.owner, np.arange(self.owner[-1] + 1))
-
-    def of(self, rows: NDArray[np.bool_] | Whole) -> _Columns:
-        """Some of them."""
-        return _Columns(self.owner[rows], self.nodes[rows], self.gains[rows])
+Columns = tuple[Whole, Values, Values]
+"""What trainers may have, by trainer: whose, nodes, gain."""
 
 
 def plan(problem: Problem, planner: str) -> Plan:
     """The plan by prices, or the current allocation if that is better."""
     if not problem.candidates:
-        return plan_by_type(problem, [], PlanStatus.OPTIMAL, 0.0, planner)
+        return plan_of(problem, [], PlanStatus.OPTIMAL, 0.0, planner)
     problem, least = _with_those_that_fit(problem)
     trainers, there = _trainers(problem), np.array(problem.types_nodes)
     columns = _columns(trainers, problem)
     prices, bound = _best_prices(columns, np.maximum(there, 1.0))  # of no nodes, the price could be any
     nodes = _improved(trainers, least, there, _rounded(trainers, columns, prices), prices)
-    made = plan_by_type(problem, [tuple(row) for row in nodes.tolist()], PlanStatus.INCUMBENT, None, planner)
+    made = plan_of(problem, [tuple(row) for row in nodes.tolist()], PlanStatus.INCUMBENT, None, planner)
     exact = all(len(c.value.nodes) <= MOST_BENDS for c in problem.candidates)
     return best_known(problem, [made], bound if exact else None, planner)
 
@@ -161,25 +141,23 @@ def _padded(rows: Sequence[Sequence[float]], filler: float) -> Values:
     return np.array([[*row, *[filler] * (longest - len(row))] for row in rows], dtype=float)
 
 
-def _columns(t: _Trainers, problem: Problem) -> _Columns:
-    """The vertices of all trainers, by trainer, each once, without those that are worth less than nothing."""
+def _columns(t: _Trainers, problem: Problem) -> Columns:
+    """The vertices of all trainers, each once."""
     none, everyone = np.zeros_like(t.held), np.arange(len(t.held))
     counts = _padded([_counts(c) for c in problem.candidates], math.nan)
     bends = _padded([c.value.nodes[:: len(c.value.nodes) // MOST_BENDS + 1] for c in problem.candidates], math.nan)
     up_costs_more = (t.costs[:, 0] >= t.costs[:, 1])[:, None]
     one_way = np.where(up_costs_more, none, t.held), np.where(up_costs_more, np.minimum(t.held, t.most), t.most)
     blocks: list[Values | Whole] = [none[:, None, :], t.held[:, None, :]]
-    blocks += [*_vertices(none, t.most, counts, bends, t.speeds), *_vertices(*one_way, counts, bends, t.speeds)]
-    rows = [(np.repeat(everyone, block.shape[1]), block.reshape(-1, none.shape[1])) for block in blocks]
-    kept = [(owner[keep], nodes[keep]) for owner, nodes in rows for keep in [t.permits(owner, nodes)]]
-    stuck = np.setdiff1d(everyone, np.concatenate([owner for owner, _ in kept]))  # it must run, but cannot: it may wait
-    kept.append((stuck, none[stuck]))
-    owner, nodes = (np.concatenate(some) for some in zip(*kept, strict=True))
-    spread = nodes @ np.sqrt(_PRIMES[: nodes.shape[1]])  # differs between columns that differ
-    _, once = np.unique((owner * (1.0 + spread.max()) + spread).round(7), return_index=True)
-    columns = _Columns(owner[once], nodes[once].astype(float), t.gains(owner[once], nodes[once]))
-    idle = np.where(t.allowed[:, 0], t.gains(everyone, none), -math.inf)
-    return columns.of((columns.gains > idle[columns.owner]) | (columns.nodes.sum(axis=1) <= _CLOSE))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        blocks += [*_vertices(none, t.most, counts, bends, t.speeds), *_vertices(*one_way, counts, bends, t.speeds)]
+    rows = np.concatenate(
+        [np.column_stack((np.repeat(everyone, b.shape[1]), b.reshape(-1, none.shape[1]))) for b in blocks]
+    )
+    rows = rows[t.permits(rows[:, 0].astype(np.int64), rows[:, 1:])]
+    once = np.unique(rows.round(7), axis=0)
+    owner, nodes = once[:, 0].astype(np.int64), once[:, 1:]
+    return owner, nodes, t.gains(owner, nodes)
 
 
 def _vertices(low: Whole, high: Whole, counts: Values, bends: Values, speeds: Values) -> Iterator[Values]:
@@ -192,42 +170,37 @@ def _vertices(low: Whole, high: Whole, counts: Values, bends: Values, speeds: Va
         for k in free:
             for ends, weight in ((counts, np.ones_like(speeds)), (bends, speeds)):
                 block = np.repeat(at[:, None, :], ends.shape[1], axis=1)
-                block[:, :, k] += _ratio(ends - (weight * at).sum(axis=1, keepdims=True), weight[:, k, None])
+                block[:, :, k] += (ends - (weight * at).sum(axis=1, keepdims=True)) / weight[:, k, None]
                 yield block
         n = np.repeat(counts - at.sum(axis=1, keepdims=True), bends.shape[1], axis=1)
         e = np.tile(bends - (speeds * at).sum(axis=1, keepdims=True), (1, counts.shape[1]))
         for k, other in combinations(free, 2):
             block = np.repeat(at[:, None, :], n.shape[1], axis=1)
-            more = _ratio(e - speeds[:, other, None] * n, speeds[:, k, None] - speeds[:, other, None])
+            more = (e - speeds[:, other, None] * n) / (speeds[:, k, None] - speeds[:, other, None])
             block[:, :, k] += more
             block[:, :, other] += n - more
             yield block
 
 
-def _ratio(above: Values, below: Values) -> Values:
-    """Their ratio; nan where ``below`` is 0."""
-    return above / np.where(below == 0, np.nan, below)
-
-
-def _best_prices(columns: _Columns, there: Values) -> tuple[Values, float]:
+def _best_prices(columns: Columns, there: Values) -> tuple[Values, float]:
     """The prices at which the bound is lowest, and the bound. Prices stay positive by a barrier, and Newton's steps
     are shorter the further they would lead."""
-    firsts = columns.firsts()
-    ranges = np.maximum.reduceat(columns.gains, firsts) - np.minimum.reduceat(columns.gains, firsts)
-    scale = float(ranges.mean()) or 1.0
-    columns = replace(columns, gains=columns.gains / scale)
+    owner, nodes, gains = columns
+    firsts = np.flatnonzero(np.diff(owner, prepend=-1))
+    scale = float((np.maximum.reduceat(gains, firsts) - np.minimum.reduceat(gains, firsts)).mean()) or 1.0
+    gains, lowest = gains / scale, math.inf
     prices = at = np.full(len(there), 0.5 * len(firsts) / there.sum())
-    lowest = math.inf
     for sharp in np.repeat(np.geomspace(*_SMOOTHED), _NEWTON_STEPS):
-        surplus, best = columns.surplus(prices)
+        surplus = gains - nodes @ prices
+        best = np.maximum.reduceat(surplus, firsts)
         bound = float(best.sum() + prices @ there)
         if bound < lowest:
             lowest, at = bound, prices
-        weights = np.exp((surplus - best[columns.owner]) / sharp)
-        weights /= np.add.reduceat(weights, firsts)[columns.owner]
-        asked = weights[:, None] * columns.nodes
+        weights = np.exp((surplus - best[owner]) / sharp)
+        weights /= np.add.reduceat(weights, firsts)[owner]
+        asked = weights[:, None] * nodes
         mean = np.add.reduceat(asked, firsts)
-        bend = (columns.nodes.T @ asked - mean.T @ mean) / sharp + np.diag(sharp / prices**2 + _RIDGE)
+        bend = (nodes.T @ asked - mean.T @ mean) / sharp + np.diag(sharp / prices**2 + _RIDGE)
         slope = there - mean.sum(axis=0) - sharp / prices
         step = -np.linalg.solve(bend, slope)
         far = max(math.sqrt(max(0.0, -float(slope @ step)) / (sharp * len(firsts))), float((-step / prices).max()))
@@ -235,14 +208,15 @@ def _best_prices(columns: _Columns, there: Values) -> tuple[Values, float]:
     return at * scale, lowest * scale
 
 
-def _rounded(t: _Trainers, columns: _Columns, prices: Values) -> tuple[Whole, Whole]:
+def _rounded(t: _Trainers, columns: Columns, prices: Values) -> tuple[Whole, Whole]:
     """The vertices that are worth most beyond the price, in whole nodes: rounded down, up, or one number up."""
-    order = np.lexsort((-columns.surplus(prices)[0], columns.owner))
-    near = columns.of(order[np.arange(len(order)) - columns.firsts()[columns.owner] < _NEAREST])
-    down = np.floor(near.nodes + _CLOSE).astype(np.int64)
-    part = (near.nodes - down > _CLOSE).astype(np.int64)
+    owner, nodes, gains = columns
+    order = np.lexsort((nodes @ prices - gains, owner))
+    near = order[np.arange(len(order)) - np.searchsorted(owner, owner) < _NEAREST]
+    down = np.floor(nodes[near] + _CLOSE).astype(np.int64)
+    part = (nodes[near] - down > _CLOSE).astype(np.int64)
     ways = [down, down + part, *(down + part * one for one in np.eye(down.shape[1], dtype=np.int64))]
-    rows = np.unique(np.column_stack((np.tile(near.owner, len(ways)), np.concatenate(ways))), axis=0)
+    rows = np.unique(np.column_stack((np.tile(owner[near], len(ways)), np.concatenate(ways))), axis=0)
     rows = rows[t.permits(rows[:, 0], rows[:, 1:])]
     return rows[:, 0], rows[:, 1:]
 

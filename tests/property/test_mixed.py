@@ -15,7 +15,7 @@ from pilot.core.ids import TrainerId
 from pilot.core.plan.between import interim
 from pilot.core.plan.problem import Plan, PlanStatus, Problem
 from pilot.planners import dp, milp, mixed_model, mixed_prices, solvers
-from pilot.planners.choice import can_stay, plan_by_type
+from pilot.planners.choice import can_stay, plan_of
 from tests.unit.planners.mixed_problems import (
     SOLVERS_TOLERANCE,
     TYPES,
@@ -70,10 +70,10 @@ def test_identical_trainers_are_planned_for_like_others(solver: str) -> None:
     steep = Curve.of([(1, 1.0), (2, 3.0), (6, 4.0)])
     given = mixed_problem((3, 2), *[mixed_candidate((0, 0), (1.0, 0.5), curve=steep)] * 3)
     assert disagreement(given, solver, from_prices=True) <= SOLVERS_TOLERANCE
-    known = plan_by_type(given, [(0, 1), (0, 1), (3, 0)], PlanStatus.INCUMBENT, None, "")
+    known = plan_of(given, [(0, 1), (0, 1), (3, 0)], PlanStatus.INCUMBENT, None, "")
     m = mixed_model.build(given)
     mixed_model.start(m, known)
-    assert mixed_model.by_type(m) == [(3, 0), (0, 1), (0, 1)]
+    assert mixed_model.counts(m) == [(3, 0), (0, 1), (0, 1)]
 
 
 def test_a_solver_that_fails_leaves_the_plan_by_prices(monkeypatch: pytest.MonkeyPatch) -> None:

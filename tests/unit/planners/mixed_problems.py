@@ -13,7 +13,7 @@ from pilot.core.curves.curve import Curve
 from pilot.core.plan.placing import place
 from pilot.core.plan.problem import ByType, Candidate, Plan, PlanStatus, Problem
 from pilot.planners import milp, mixed_prices
-from pilot.planners.choice import plan_by_type
+from pilot.planners.choice import plan_of
 from tests.unit.planners.problems import NAMES
 
 TYPES = ("a100", "h100", "a40")
@@ -119,7 +119,7 @@ def disagreement(problem: Problem, solver: str, from_prices: bool) -> float:
     outcome = milp.solve(problem, time.monotonic() + 60.0, solver, milp.MIXED, start)
     if not outcome.proved:
         return math.inf
-    return missed(problem, plan_by_type(problem, outcome.by_type, PlanStatus.OPTIMAL, 0.0, solver))
+    return missed(problem, plan_of(problem, outcome.counts or (), PlanStatus.OPTIMAL, 0.0, solver))
 
 
 def missed(problem: Problem, plan: Plan) -> float:
