@@ -26,7 +26,7 @@ from pilot.core.curves.mixed import mixed_rate
 from pilot.core.plan import between
 from pilot.core.plan.placing import place
 from pilot.core.plan.problem import Candidate, Plan, PlanStatus, Problem
-from pilot.planners.choice import can_stay, plan_by_type, plan_of
+from pilot.planners.choice import can_stay, plan_of
 from pilot.planners.solvers import find
 
 POWER, LAMBDA = -0.5, 1.1
@@ -63,10 +63,7 @@ def plan(problem: Problem, limit_s: float, solver: str = "cbc") -> Plan:
         nodes, status = [c.held for c in typed.candidates], PlanStatus.KEPT
     for choice in chosen or ():
         nodes[choice.place] = tuple(choice.nodes if kind == choice.kind else 0 for kind in range(len(there)))
-    if problem.types:
-        made = plan_by_type(problem, nodes, status, None, "sia")
-    else:
-        made = plan_of(problem, [n for (n,) in nodes], status, None, "sia")
+    made = plan_of(problem, nodes if problem.types else [n for (n,) in nodes], status, None, "sia")
     return replace(made, solve_s=time.monotonic() - started_s)
 
 
