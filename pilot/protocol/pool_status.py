@@ -73,7 +73,7 @@ class TrainerStatus(Answer, frozen=True):
     check: ProofState
     check_text: str  #: what it found, or why nothing was checked, in words; empty: nothing to say
     warnings: list[str] = []  #: what is wrong with it now, in words; what is over is not among them
-    #: how many of `nodes` are of each type, slow ones apart as `TYPE/slow`; empty: the pool's nodes are alike
+    #: how many of `nodes` are of each type, slow ones apart as `TYPE/slow`; empty: all nodes are alike
     nodes_by_type: dict[str, int] = {}
     #: the samples of a step on each of `nodes`, as last measured; empty: equal shares, or not known
     shares: dict[str, float] = {}

@@ -35,7 +35,6 @@ class SpeedMeter:
 
     def measured(self, now_s: float, node: NodeId, name: TrainerId, times: StepTimes) -> list[SpeedsMeasured]:
         """Take a measurement of ``node`` for the trainer ``name``; the event, if it is time for one."""
-        self._sums = {known: sums for known, sums in self._sums.items() if known in self._core.trainers}
         group = self._core.trainers[name].group if name in self._core.trainers else None
         if group is None or node not in group.members or times.own_s < LEAST_S:
             return []
@@ -46,6 +45,7 @@ class SpeedMeter:
         sums.nodes[node] = samples + times.samples, own_s + times.own_s
         if now_s < sums.since_s + EVERY_S or len(sums.nodes) < len(group.members):
             return []
+        self._sums = {known: each for known, each in self._sums.items() if known in self._core.trainers}
         self._sums[name] = _Sums(now_s)
         per_s = tuple((member, samples / own_s) for member, (samples, own_s) in sums.nodes.items())
         return [SpeedsMeasured(name, group.generation, per_s, times.equal_shares)]

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import re
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from itertools import count
@@ -148,7 +148,8 @@ class Api:
         self._refuse_when_draining()
         trainer = self._name(given.name, replaces=given.replace)
         spec = given.spec(trainer, TrainerUid(secrets.token_hex(16)))
-        self._check_types(spec.types)
+        if self._site.node_types and spec.types:
+            check(self._site, dict.fromkeys(spec.types, 0))
         spec = self._learned.with_known(with_check(spec, given.check, given.launch, self._site))
         # A failing user function is refused here: the core could not continue with it.
         self._driver.core.config.objective(spec, spec.curve or Curve.proportional())
@@ -299,12 +300,6 @@ class Api:
             raise UserError("the pool is shutting down; run pilot up afterwards to continue it")
 
     # --- arguments --------------------------------------------------------------------------------------------------
-
-    def _check_types(self, types: Sequence[str]) -> None:
-        known = self._site.node_types
-        if known and (unknown := [name for name in types if name not in known]):
-            there = ", ".join(known)
-            raise UserError(f"--types: site {self._site.name} has no type of nodes {unknown[0]!r}; there are: {there}")
 
     def _name(self, given: str | None, *, replaces: bool) -> TrainerId:
         core = self._driver.core

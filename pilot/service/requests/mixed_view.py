@@ -19,10 +19,9 @@ TOLD = 0.03
 
 
 def by_type(core: Coordinator, nodes: Iterable[NodeId]) -> dict[str, int]:
-    """How many of ``nodes`` are of each type, slow ones apart; empty if all of the pool's nodes are alike."""
-    if len(set(map(core.pool.kind_of, core.pool.nodes))) < 2:
-        return {}
-    return dict(sorted(Counter(map(core.pool.kind_of, nodes)).items()))
+    """How many of ``nodes`` are of each type, slow ones apart; empty if all nodes that the pool had are alike."""
+    alike = len(core.pool.types) < 2 and not core.pool.slow
+    return {} if alike else dict(sorted(Counter(map(core.pool.kind_of, nodes)).items()))
 
 
 def _newest(roster: Roster | None, trainer: Trainer) -> dict[NodeId, StepTimes]:
