@@ -37,12 +37,13 @@ CORE = ["tests/transcripts/test_transcripts.py", "tests/unit/core/test_by_hand.p
 ASSIGNMENT = "tests/property/test_assign.py"
 FOLDERS = ("tests/unit/core", "tests/unit/history", "tests/unit/research/sim", "tests/property")
 NEAREST = {
+    "assign": ["test_node_types"],
     "bookkeeping": ["test_planning", "test_profiles", "test_checkpoint_interval"],
     "commands": ["test_problem"],
     "config": ["test_problem"],
     "coordinator": ["test_arrivals"],
     "ids": ["test_problem"],
-    "planning": ["test_arrivals", "test_measured", "test_problem", "test_huawei", "test_driver"],
+    "planning": ["test_arrivals", "test_node_types", "test_measured", "test_problem", "test_huawei", "test_driver"],
     "pool": ["test_assign"],
     "problem": ["test_objective", "test_explain"],
     "profile": ["test_profiles"],

@@ -15,17 +15,21 @@ _BY_MODULE: dict[str, dict[str, str]] = {
     "pilot/core/plan/assign.py": {
         "False  ->  True": "without an ending no node ends before it",
         (
-            "starved = [t for t in growing if len(t.target) < t.spec.min_nodes]  ->  "
-            "starved = [t for t in growing if len(t.target) <= t.spec.min_nodes]"
+            "return [t for t in self.growing if self.missing(t) > 0 and len(t.target) < t.spec.min_nodes]  ->  "
+            "return [t for t in self.growing if self.missing(t) > 0 and len(t.target) <= t.spec.min_nodes]"
         ): "who has enough takes nothing in exchange",
         "surplus <= 0  ->  surplus < 0": "of a surplus of no nodes none are taken",
         (
-            "growing = [t for t in changed if counts[t.id] > len(t.target)]  ->  "
-            "growing = [t for t in changed if counts[t.id] >= len(t.target)]"
+            "self.growing = [t for t in self.changed if self.missing(t) > 0]  ->  "
+            "self.growing = [t for t in self.changed if self.missing(t) >= 0]"
         ): "who keeps as many nodes is not among the changed",
         "break  ->  continue": "what keeps one node of a donor keeps all that follow",
-        "_hand_out(pool, trainer, [node], 1)  ->  _hand_out(pool, trainer, [node], 2)": "there is one to hand out",
-        "_hand_out(pool, donor, [taken], 1)  ->  _hand_out(pool, donor, [taken], 2)": "there is one to hand out",
+        (
+            "_hand_out(self.pool, trainer, [node], 1)  ->  _hand_out(self.pool, trainer, [node], 2)"
+        ): "there is one to hand out",
+        (
+            "_hand_out(self.pool, donor, [taken], 1)  ->  _hand_out(self.pool, donor, [taken], 2)"
+        ): "there is one to hand out",
     },
     "pilot/history/ledger.py": {
         (

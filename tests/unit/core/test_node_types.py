@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -19,7 +20,7 @@ from pilot.core.events import (
     TrainerResumed,
     WorkerExited,
 )
-from pilot.core.ids import NodeId, TrainerId
+from pilot.core.ids import Generation, NodeId, TrainerId
 from pilot.core.plan.objective import throughput
 from pilot.core.plan.problem import Plan, PlanStatus, Problem
 from pilot.core.pool.node_type import NodeType
@@ -314,3 +315,61 @@ def test_pins_fit_together_by_type() -> None:
 
     assert pins(a=1, b=1) == [1, 1]
     assert pins(a=2, b=1) == [2, None], "there are three nodes, but only two that they can use"
+
+
+def test_rates_of_others_and_of_earlier_groups_are_ignored() -> None:
+    world = mixed(A100, A40)
+    world.submit(A, 1, 1)
+    give(world, (A, (1, 0)))
+    speeds, generation = world.core.trainers[A].speeds, world.core.trainers[A].generation
+    here, elsewhere = NodeId("a100-0"), NodeId("a40-1")
+    world.send(SpeedsMeasured(A, Generation(generation + 1), ((here, 5.0),)))
+    world.send(SpeedsMeasured(TrainerId("nobody"), generation, ((here, 5.0),)))
+    assert speeds.counts == {}
+    for rate in (0.0, math.inf, math.nan):
+        world.send(SpeedsMeasured(A, generation, ((here, rate), (elsewhere, 5.0))))
+    assert speeds.counts == {}
+    world.send(SpeedsMeasured(A, generation, ((here, 0.5), (elsewhere, 5.0))))
+    assert speeds.counts == {"a100": 1}
+
+
+def test_the_reference_is_known_with_the_first_rate() -> None:
+    world = mixed(A100, A40, A40)
+    world.submit(A, 1, 8)
+    give(world, (A, (1, 2)))
+    assert world.core.trainers[A].speeds.reference is None
+    world.step(A)
+    assert world.core.trainers[A].speeds.reference == "a40"
+
+
+@pytest.mark.parametrize(("measured", "moves"), [(50.0, False), (51.5, False), (75.0, True), (33.0, True)])
+def test_only_a_measured_speed_that_differs_by_more_than_its_error_asks_for_a_plan(
+    measured: float, moves: bool
+) -> None:
+    world = mixed(A100, A40)
+    world.submit(A, 1, 8, Curve.proportional(), fixed_curve=True)
+    give(world, (A, (1, 1)))
+    measure(world, A, 5, a100=100.0, a40=50.0)
+    world.send(CurvesDue())
+    world.settle(PLANNER)
+    give(world, (A, (1, 1)))
+    before = world.core.plan_id
+    measure(world, A, 20, a100=100.0, a40=measured)
+    world.send(CurvesDue())
+    assert (world.core.plan_id > before) is moves
+
+
+def test_types_whose_nodes_are_all_leaving_are_in_no_problem() -> None:
+    world = mixed(A100, A40, A40)
+    world.submit(A, 1, 8, Curve.proportional(), speeds=HALF)
+    world.settle(PLANNER)
+    world.send(PoolChanged(noticed=(NodeId("a100-0"),)))
+    assert (problem_of(world).types, problem_of(world).nodes) == ((), 2)
+
+
+def test_the_mean_node_counts_each_type_as_often_as_it_is_there() -> None:
+    world = mixed(A100, A40, A40, A40)
+    world.submit(A, 1, 8, Curve.proportional(), speeds=HALF)
+    assert problem_of(world).candidates[0].value_on((1, 3)) == pytest.approx(4.0)
+    world.submit(B, 1, 8, Curve.proportional(), speeds=HALF, objective_curve=Curve.proportional(3.0))
+    assert problem_of(world).candidates[1].value_on((1, 3)) == pytest.approx(7.5), "as the user says"
