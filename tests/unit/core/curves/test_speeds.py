@@ -72,6 +72,12 @@ def test_a_type_where_a_trainer_was_not_measured_is_as_fast_as_for_the_others_bu
         assert not found.measured
         errors.append(found.error)
     assert errors == sorted(errors, reverse=True)
+    found = speed(of(a=7.0), "b", [of(a=100.0, b=200.0)] * 3, {})
+    assert found.value == pytest.approx(2 ** (3 / 3.25)), "the prior counts as a quarter of a trainer"
+    assert (found.error, errors[0]) == (
+        pytest.approx(0.25 * math.sqrt(4.25 / 3.25)),
+        pytest.approx(math.hypot(0.25, 0.5)),
+    )
     others = [of(c=3.0, b=1.5, a=6.0), of(b=8.0, c=9.0)]
     assert speed(of(a=7.0), "c", others, {}).value < 1.0, "whatever their reference is"
 
@@ -82,7 +88,10 @@ def test_given_speeds_count_and_slow_nodes_are_relative_to_them() -> None:
     assert found == pytest.approx([1.0, 3.0, 3.0 * SLOW_SHARE])
     seen = Speeds("b", {"b": 0.0, "b/slow": math.log(0.5)}, {"b": 30, "b/slow": 30})
     assert speed(seen, "b/slow", (), given).value == pytest.approx(1.5)
-    assert speed(of(a=10.0, b=20.0), "b/slow", (), {}).value < 2.0
+    slow = speed(of(a=10.0), "b/slow", [of(a=10.0, b=20.0)], {})
+    assert slow.value == pytest.approx(SLOW_SHARE * 2**0.8), "of what its type is expected to do"
+    assert not slow.measured
+    assert speed(of(a=10.0), "a/slow", (), {}).value == pytest.approx(SLOW_SHARE)
 
 
 def test_a_node_is_compared_with_the_others_of_its_type() -> None:

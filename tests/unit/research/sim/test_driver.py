@@ -86,8 +86,8 @@ def test_the_core_learns_speeds_from_reports() -> None:
     assert simulation.run(lambda: False, lambda _: None)
     trainer = core.trainers[TrainerId("t")]
     assert trainer.spec.speeds == ()
-    rates = {kind: rate.ln_per_s for kind, rate in trainer.speeds.rates.items()}
-    assert math.exp(rates["other"] - rates["one"]) == pytest.approx(0.1)
+    found = trainer.speeds.relative("other", "one")
+    assert found is not None and found.value == pytest.approx(0.1)
 
 
 def test_a_trainer_is_there_once_a_plan_lets_it_share_the_pool() -> None:
