@@ -81,9 +81,8 @@ def make(name: str = NAMES[0], solver: str = SOLVERS[0], limit_s: float = 10.0) 
         import_module("pilot.planners.solvers").find(solver)
         options["solver"] = solver
     planner = partial(import_module(entry.module).plan, **options, **entry.options)
-    answer = partial(_answer, planner)
-    one_type = partial(_with_turns, planner=partial(_with_pins, planner=answer))
-    return partial(_sharing, planner=partial(_of_types, name=name, one_type=one_type, several=answer))
+    planner = partial(_with_pins, planner=partial(_answer, name, planner))
+    return partial(_sharing, planner=partial(_with_turns, planner=planner))
 
 
 def _sharing(problem: Problem, planner: Callable[[Problem], Plan]) -> Plan:
@@ -94,16 +93,9 @@ def _sharing(problem: Problem, planner: Callable[[Problem], Plan]) -> Plan:
     return made
 
 
-def _of_types(
-    problem: Problem, name: str, one_type: Callable[[Problem], Plan], several: Callable[[Problem], Plan]
-) -> Plan:
-    """The plan of ``one_type``, or of ``several``, which itself honours pins and lets those run that must."""
+def _answer(name: str, planner: Callable[[Problem], Plan], problem: Problem) -> Plan:
     if problem.types and name not in TYPED:
         raise UserError(f"--planner {name} cannot tell types of nodes apart; use {' or '.join(sorted(TYPED))}")
-    return several(problem) if problem.types else one_type(problem)
-
-
-def _answer(planner: Callable[[Problem], Plan], problem: Problem) -> Plan:
     return between.plan(problem) if problem.between else planner(problem)
 
 
@@ -113,7 +105,7 @@ def _with_turns(problem: Problem, planner: Callable[[Problem], Plan]) -> Plan:
     made = planner(problem)
     counts = made.as_dict()
     out = [c.trainer for c in problem.candidates if c.must_run and not c.allows(counts[c.trainer])]
-    if not out:
+    if not out or problem.types:
         return made
     pinned = (replace(c, pin=c.min_nodes) if c.trainer in out else c for c in problem.candidates)
     return _with_turns(replace(problem, candidates=tuple(pinned)), planner)
@@ -123,10 +115,10 @@ def _with_pins(problem: Problem, planner: Callable[[Problem], Plan]) -> Plan:
     """The plan of ``planner`` for the candidates that are not pinned, and the pins, which fit together.
 
     A candidate that has a pin gets exactly that many nodes, a constant of eq. 16. So it is taken out of the problem
-    before any planner sees it, and put into the plan afterwards.
+    before any planner sees it, and put into the plan afterwards. With several types planners honour pins themselves.
     """
     pinned = {c.trainer: c.pin for c in problem.candidates if c.pin is not None}
-    if not pinned:
+    if not pinned or problem.types:
         return planner(problem)
     free = tuple(c for c in problem.candidates if c.pin is None)
     rest = replace(problem, nodes=problem.nodes - sum(pinned.values()), candidates=free)
