@@ -48,7 +48,7 @@ EFFECTS = (
         e.TrainerResumed,
         "one that failed or was cancelled is open again, last in the order of submission, with its step, its "
         "generation and its measurements; from scratch, one that is held as well, and its checkpoints are given up; "
-        "its arrival",
+        "its arrival; one that is open may use types again on which it ran out of memory",
         "as for a submission",
     ),
     Effect(e.TrainerHeld, "its target becomes empty, and no plan includes it until it is released", "if it was open"),
@@ -89,8 +89,9 @@ EFFECTS = (
     Effect(
         e.WorkerExited,
         "the worker is gone; its group is dissolved; who was at fault: the script (the trainer failed), or the "
-        "node (it is set aside); if no node could start it for five minutes because of what cannot be read, it is held",
-        "if it failed or is held, or a node was set aside, or its node was busy",
+        "node (it is set aside); if no node could start it for five minutes because of what cannot be read, it is "
+        "held; if it ran out of memory, and the pool has several types of nodes, it gives those of this type back",
+        "if it failed or is held, or a node was set aside, or its node was busy, or its type is excluded",
     ),
     Effect(
         e.GroupFormed,
@@ -126,7 +127,12 @@ EFFECTS = (
         "if a node was set aside for all, or the rate is now known on the count that a profile measures; or if its "
         "curve was a guess or moved by more than its error, and the last problem is half the forward-looking time old",
     ),
-    Effect(e.SpeedsMeasured, "how fast it computes on each type of nodes, and which nodes are slow for theirs"),
+    Effect(
+        e.SpeedsMeasured,
+        "how fast the trainer computes on each type of nodes, and which nodes are slow for theirs",
+        "if a node is slow from now on, or no longer; or, as for ``Progress``, if a speed differs by more than its "
+        "error",
+    ),
     Effect(e.TrainerFinished, "it closes; its leader's node is busy, and no trainer is to get it", "if it was open"),
     Effect(e.NodeRetried, "the node is no longer set aside", "if it was"),
     Effect(e.NodeCleared, "the node's failures are forgotten", "if something was"),

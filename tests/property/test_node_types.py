@@ -140,6 +140,20 @@ def play(script: list[tuple[str, int]], config: CoordinatorConfig | None = None)
     return world
 
 
+def one_is_slow() -> Mixed:
+    """A trainer finds that one of its nodes is slow."""
+    world = Mixed()
+    World.join(world, 3)
+    world.submit("t", 3, 3)
+    world.settle()
+    trainer = world.core.trainers[TrainerId("t")]
+    for _ in range(5):
+        world.now_s += 29.0
+        rates = tuple((node, 40.0 if node == trainer.members[0] else 100.0) for node in trainer.members)
+        world.send(SpeedsMeasured(trainer.id, trainer.generation, rates))
+    return world
+
+
 @settings(max_examples=300, deadline=None)
 @given(scripts, st.sampled_from((0.0, 0.0, 60.0)), st.sampled_from((3, None)))
 def test_trainers_get_what_plans_say_and_only_what_they_can_use(

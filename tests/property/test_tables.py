@@ -22,7 +22,7 @@ from pilot.core.trainer import reconcile
 from pilot.core.trainer.reconcile import Question, Rule
 from pilot.core.trainer.trainer import Phase, WorkerPhase
 from tests.lifecycle import EFFECTS, TRAINER_CHANGES, WORKER_CHANGES, PhaseChange
-from tests.property import test_studies
+from tests.property import test_node_types, test_studies
 from tests.property.test_core import ACTIONS, CODE, PROFILES, PROOFS, SICKNESS, USERS
 from tests.property.world import World, generous_plan
 from tests.transcripts import test_transcripts
@@ -161,6 +161,7 @@ def seen() -> Iterator[Seen]:
             test_transcripts.play(path.read_text())
         _spend_all()
         _come_back()
+        test_node_types.one_is_slow()
         test_studies.test_the_best_go_on_and_the_others_are_shelved_with_their_state()
         for seed in SEEDS:
             kinds = [WEATHERS[seed % len(WEATHERS)]]
