@@ -297,9 +297,10 @@ class Trainer:
         types = self.unfit_types(pool)
         if not (types or self.evidence.aside):
             return self.spec.max_nodes
-        out, avoids = {**pool.leaving, **pool.aside, **pool.busy}, self.avoids(pool)
-        there = pool.numbers if types else self.evidence.aside
-        return pool.usable - sum(node in pool and node not in out and avoids(node) for node in there)
+        out, type_of = {**pool.leaving, **pool.aside, **pool.busy}, pool.type_of
+        of_types = sum(pool.of_type[name] for name in types) - sum(type_of.get(n, "") in types for n in out)
+        aside = (n in pool and n not in out and type_of.get(n, "") not in types for n in self.evidence.aside)
+        return pool.usable - of_types - sum(aside)
 
     def avoids(self, pool: Pool) -> Callable[[NodeId], bool]:
         """Whether it must not get a node: it was set aside for it, or is of a type that it cannot use."""
