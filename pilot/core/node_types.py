@@ -42,12 +42,14 @@ class NodeTypes(Bookkeeping):
         if trainer is None or trainer.group is None or trainer.group.generation != event.generation:
             return []
         per_s = {n: rate for n, rate in event.per_s if n in trainer.members and is_rate(rate) and rate > 0}
+        if not per_s:
+            return []
         kinds = {node: pool.kind_of(node) for node in per_s}
         marked = judge(self.now_s, pool, trainer.id, trainer.speeds.shares(per_s, kinds))
         rates: dict[str, list[float]] = {}
         for node in [node for node in per_s if node not in pool.contradicted]:
             rates.setdefault(pool.kind_of(node), []).append(per_s[node])
-        trainer.speeds.refer([*kinds.values()] or [""])
+        trainer.speeds.refer([*kinds.values()])
         trainer.speeds.note(len(per_s), rates, equal=event.equal_shares)
         self._touch(trainer.id, measured=True)
         self._replan = "; ".join(command.reason for command in marked) if self.config.typed else ""
