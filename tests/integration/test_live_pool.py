@@ -10,7 +10,7 @@ import pytest
 from pilot import __version__
 from pilot.core.commands import DissolveGroup, FormGroup, PauseGroup, ReleaseNode, StopWorker, WriteCheckpoint
 from pilot.core.errors import UserError
-from pilot.core.events import PoolChanged
+from pilot.core.events import PoolChanged, SpeedsMeasured
 from pilot.core.plan.explain import Explanation
 from pilot.core.trainer.situation import WRITES_TRIED
 from pilot.core.trainer.trainer import Phase
@@ -19,7 +19,6 @@ from pilot.protocol.fields import StepTimes
 from pilot.protocol.requests import TrainerPhase
 from pilot.rundir.journal import read
 from pilot.rundir.rundir import Ended, read_end
-from pilot.service.agents.roster import TIMES_KEPT
 from tests.integration.live_pool import Peer, Pool, form, pool, until, warm
 from tests.streams import Stream
 
@@ -254,22 +253,17 @@ def test_a_node_with_another_torch_is_reported_while_it_is_there(live: Pool) -> 
     assert live.client.status().remarks == []
 
 
-def test_a_slow_node_is_reported_while_it_is_slow(live: Pool) -> None:
-    trainer, peers = live.running(3)
+def test_times_of_a_group_reach_the_core_and_unequal_shares_are_shown(live: Pool) -> None:
+    trainer, peers = live.running(2)
+    for _ in range(3):
+        for peer, samples in zip(peers, (480, 240), strict=True):
+            peer.say(wire.Heartbeat(0.0, {trainer: StepTimes(30, samples, 6.0, 10.0)}))
+    shares = until(lambda: live.trainer(trainer).shares)
+    assert shares == {peers[0].node: 16.0, peers[1].node: 8.0}
 
-    def pass_by(own_s: tuple[float, float, float], times: int) -> None:
-        for _ in range(times):
-            for peer, one_s in zip(peers, own_s, strict=True):
-                peer.say(wire.Heartbeat(0.0, {trainer: StepTimes(30, 240, one_s, 10.0)}))
+    def told() -> list[SpeedsMeasured]:
+        decisions = read(live.run_dir / "journal.jsonl").decisions
+        return [decision.event for decision in decisions if isinstance(decision.event, SpeedsMeasured)]
 
-    def told() -> list[str]:
-        return live.client.nodes().remarks
-
-    pass_by((1.0, 8.0, 1.2), 5)
-    assert told() == []
-    pass_by((1.0, 8.0, 1.2), 1)
-    line = f"{peers[1].node} takes 7.3 times as long per sample as the other nodes of {trainer}, which wait for it"
-    assert until(told) == [line]
-    assert live.client.status().remarks == [line]
-    pass_by((1.0, 1.1, 1.2), TIMES_KEPT)
-    until(lambda: told() == [])
+    (event,) = until(told)
+    assert event.per_s == ((peers[0].node, 80.0), (peers[1].node, 40.0))
