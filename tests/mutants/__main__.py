@@ -83,6 +83,7 @@ TESTS = {
     "pilot/train/data/sampler.py": [
         "tests/unit/train/test_sampler.py", "tests/unit/train/test_order.py", "tests/unit/train/test_loader.py",
     ],
+    "pilot/train/state/shares.py": ["tests/unit/train/test_shares.py"],
 }  # fmt: skip
 WARM = ("click", "hypothesis", "hypothesis.strategies", "msgspec", "numpy", "psutil", "pytest", "torch")
 LIMIT_S = 900.0

@@ -161,10 +161,9 @@ class Batching:
         self, cursor: int, length: int, rank: int, size: int, bounds: Callable[[int], Bounds] = lambda _step: ()
     ) -> Iterator[StepShare]:
         """Yield the shares of ``rank`` in all steps from ``cursor`` to the epoch's end, in a constant group. ``bounds``
-        is called for each step, by its number from 0, when the step's share is wanted.
+        is called for each step, from 0, when its share is wanted.
         """
-        full, step = self.full(size), 0
-        held = bounds(step)
+        full, step, held = self.full(size), 0, bounds(0)
         one = self.share(0, full, rank, size, held)
         while length - cursor >= full:
             if (now := bounds(step)) is not held:

@@ -135,8 +135,7 @@ class Shares:
         most = self._most(len(shares))
         self.limit_loss = max(0.0, 1 - slowest_s(both, 0) / slowest_s(both, most)) if most else 0.0
         enough_s = worst_s * (1 - (LEAST_GAIN if worst_before_s == math.inf else REFINED_GAIN))
-        least_s = self._samples / math.fsum((shares / newer).tolist())  # if samples could be divided exactly
-        if not self._rest and least_s < enough_s and slowest_s(older, most) < enough_s:
+        if not self._rest and slowest_s(older, most) < enough_s:
             self._was = self._weights, worst_s
             self._change(step, _weights_of(shares / both))
 

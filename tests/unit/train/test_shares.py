@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from pilot.train.data.rehearsal import Rehearsal
 from pilot.train.data.sampler import Batching, Bounds, StepShare
 from pilot.train.data.stream import StreamBatches
 from pilot.train.data.training_loader import Batches
-from pilot.train.state.shares import LEAST_GAIN, Shares, divided
+from pilot.train.state.shares import LEAST_GAIN, MOST_TIMED, REFINED_GAIN, WINDOW, Shares, divided
 from pilot.train.state.state_transfer import Holding
 from tests.unit.train.positioned import Walking
 
@@ -145,7 +146,10 @@ def test_a_change_that_makes_no_step_faster_is_undone_and_tried_more_and_more_ra
     group = Group(always(1, 0.5), per_sample_s=0.0).run(1200)
     changes = [step for step in range(1, 1200) if group.divisions[step] != group.divisions[step - 1]]
     assert 4 <= len(changes) <= 24
-    assert changes[-1] - changes[-2] < 10 < changes[-2] - changes[-3]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(changes)]
+    assert set(gaps[::2]) == {FIRST_CHANGE}, "it is undone as soon as it is known to be of no use"
+    waits = [FIRST_CHANGE + WINDOW * windows for windows in (0, 1, 3, 7, 15, 31, 63, 63, 63, 63)]
+    assert gaps[1::2] == waits[: len(gaps) // 2]
     assert group.shares() == [SAMPLES // 2] * 2
 
 
@@ -280,7 +284,39 @@ class Changing(Walking):
         return self.now
 
 
-def test_a_group_of_too_many_ranks_or_of_fewer_samples_than_ranks_divides_evenly() -> None:
+@pytest.mark.parametrize(
+    ("workers", "micro", "later"), [(0, None, 0), (2, None, 5), (2, 16, 2), (2, 20, 2), (2, 30, 3)]
+)
+def test_a_change_holds_when_all_that_workers_can_have_begun_is_over(
+    workers: int, micro: int | None, later: int
+) -> None:
+    """Each of two workers has two batches ahead, of an equal share of 64 samples; an epoch's last step may have one."""
+    group = Group(always(1, 0.5), Batching(total=SAMPLES, micro=micro, sharing="free"), workers).run(20)
+    assert next(step for step, bounds in enumerate(group.divisions) if bounds) == FIRST_CHANGE + later
+
+
+FIRST_CHANGE = 2 + 2 * WINDOW
+"""The first step's time does not count, and each is known a step later."""
+
+
+def test_a_change_is_refined_for_a_smaller_gain() -> None:
+    group = Group(always(1, 1, 1, 0.5), fixed_s=0.2).run(40)
+    first, refined = list(dict.fromkeys(bounds for bounds in group.divisions if bounds))
+    assert group.divisions.index(refined) - group.divisions.index(first) == FIRST_CHANGE
+    saved = 1 - group.slowest[-1] / group.slowest[FIRST_CHANGE]
+    assert REFINED_GAIN < saved < LEAST_GAIN
+
+
+def test_groups_of_thousands_of_ranks_divide_evenly() -> None:
+    batches = batches_of(Batching(total=2 * MOST_TIMED, sharing="free"))
+    one = Shares()
+    one.made = lambda: batches
+    for ranks, divides in ((8192, True), (8193, False)):
+        one.group_begins(0, 0, [holding(weight=1 + rank % 3, freedom=2) for rank in range(ranks)])
+        assert bool(one.bounds(0)) == divides
+
+
+def test_a_group_of_fewer_samples_than_ranks_divides_evenly() -> None:
     group = Group(always(*[1.0] * 4 + [0.1] * 4), Batching(total=6))
     group.run(40)
     assert group.ranks[0].bounds(40) == ()
