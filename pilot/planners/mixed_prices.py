@@ -35,7 +35,7 @@ _NEWTON_STEPS = 5
 _RIDGE = 1e-9  #: prices stay finite where those that must run take all nodes
 _NEAREST = 16  #: so many vertices of each trainer are rounded
 _PAIRS = (64, 256)  #: so many changes that take nodes are tried together with so many that give some back
-_ROUNDS = 400
+_ROUNDS = 40
 _CLOSE = 1e-9
 _ENDLESS = 1e18
 
