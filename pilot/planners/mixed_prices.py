@@ -36,6 +36,7 @@ _RIDGE = 1e-9  #: prices stay finite where those that must run take all nodes
 _NEAREST = 16  #: so many vertices of each trainer are rounded
 _PAIRS = (64, 256)  #: so many changes that take nodes are tried together with so many that give some back
 _ROUNDS = 40
+_FEW, _FACTORS = 20, (1.0, 0.85, 1.2)  #: for so few trainers, plans are made at prices that are lower or higher, too
 _CLOSE = 1e-9
 _ENDLESS = 1e18
 
@@ -89,10 +90,11 @@ def plan(problem: Problem, planner: str) -> Plan:
     trainers, there = _trainers(problem), np.array(problem.types_nodes)
     columns = _columns(trainers, problem)
     prices, bound = _best_prices(columns, np.maximum(there, 1.0))  # of no nodes, the price could be any
-    nodes = _improved(trainers, least, there, _rounded(trainers, columns, prices), prices)
-    made = plan_of(problem, [tuple(row) for row in nodes.tolist()], PlanStatus.INCUMBENT, None, planner)
+    some, factors = _rounded(trainers, columns, prices), _FACTORS if len(least) <= _FEW else (1.0,)
+    found = [_improved(trainers, least.copy(), there, some, prices * factor).tolist() for factor in factors]
+    made = [plan_of(problem, list(map(tuple, each)), PlanStatus.INCUMBENT, None, planner) for each in found]
     exact = all(len(c.value.nodes) <= MOST_BENDS for c in problem.candidates)
-    return best_known(problem, [made], bound if exact else None, planner)
+    return best_known(problem, made, bound if exact else None, planner)
 
 
 def _with_those_that_fit(problem: Problem) -> tuple[Problem, Whole]:
