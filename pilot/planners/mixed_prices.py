@@ -29,7 +29,7 @@ from pilot.planners.choice import best_known, plan_of
 Whole = NDArray[np.int64]
 Values = NDArray[np.float64]
 
-MOST_BENDS = 16  #: of a curve with more, some are left out, and no bound is claimed
+MOST_BENDS, MOST_TYPES = 16, 6  #: if a curve or the pool has more, some vertices are left out, and no bound is claimed
 _SMOOTHED = (0.25, 1e-4, 14)  #: how far maxima are smoothed, as a share of the mean trainer's gain; in so many stages
 _NEWTON_STEPS = 5
 _RIDGE = 1e-9  #: prices stay finite where those that must run take all nodes
@@ -88,12 +88,12 @@ def plan(problem: Problem, planner: str) -> Plan:
         return plan_of(problem, [], PlanStatus.OPTIMAL, 0.0, planner)
     problem, least = _with_those_that_fit(problem)
     trainers, there = _trainers(problem), np.array(problem.types_nodes)
-    columns = _columns(trainers, problem)
+    columns = _columns(trainers, problem, least)
     prices, bound = _best_prices(columns, np.maximum(there, 1.0))  # of no nodes, the price could be any
     some, factors = _rounded(trainers, columns, prices), _FACTORS if len(least) <= _FEW else (1.0,)
     found = [_improved(trainers, least.copy(), there, some, prices * factor).tolist() for factor in factors]
     made = [plan_of(problem, list(map(tuple, each)), PlanStatus.INCUMBENT, None, planner) for each in found]
-    exact = all(len(c.value.nodes) <= MOST_BENDS for c in problem.candidates)
+    exact = all(len(c.value.nodes) <= MOST_BENDS for c in problem.candidates) and len(there) <= MOST_TYPES
     return best_known(problem, made, bound if exact else None, planner)
 
 
@@ -143,14 +143,14 @@ def _padded(rows: Sequence[Sequence[float]], filler: float) -> Values:
     return np.array([[*row, *[filler] * (longest - len(row))] for row in rows], dtype=float)
 
 
-def _columns(t: _Trainers, problem: Problem) -> Columns:
-    """The vertices of all trainers, each once."""
+def _columns(t: _Trainers, problem: Problem, least: Whole) -> Columns:
+    """The vertices of all trainers, each once, and the ``least`` nodes of each."""
     none, everyone = np.zeros_like(t.held), np.arange(len(t.held))
     counts = _padded([_counts(c) for c in problem.candidates], math.nan)
     bends = _padded([c.value.nodes[:: len(c.value.nodes) // MOST_BENDS + 1] for c in problem.candidates], math.nan)
     up_costs_more = (t.costs[:, 0] >= t.costs[:, 1])[:, None]
     one_way = np.where(up_costs_more, none, t.held), np.where(up_costs_more, np.minimum(t.held, t.most), t.most)
-    blocks: list[Values | Whole] = [none[:, None, :], t.held[:, None, :]]
+    blocks: list[Values | Whole] = [none[:, None, :], t.held[:, None, :], least[:, None, :]]
     with np.errstate(divide="ignore", invalid="ignore"):
         blocks += [*_vertices(none, t.most, counts, bends, t.speeds), *_vertices(*one_way, counts, bends, t.speeds)]
     rows = np.concatenate(
@@ -166,6 +166,8 @@ def _vertices(low: Whole, high: Whole, counts: Values, bends: Values, speeds: Va
     """Blocks (trainer, number, type) of the vertices of ``low <= x <= high``, cut at ``counts`` and ``bends``; some lie
     outside."""
     for corner in product((False, True), repeat=low.shape[1]):
+        if len(corner) > MOST_TYPES and sum(corner) > 1:
+            continue
         at = np.where(corner, high, low).astype(float)
         yield at[:, None, :]
         free = [k for k, is_high in enumerate(corner) if not is_high]

@@ -112,6 +112,15 @@ def test_a_crowd_gets_nearly_the_bound(seed: int) -> None:
     assert crowd(seed).permits(plan)
 
 
+def test_where_there_are_too_many_types_no_bound_is_claimed() -> None:
+    """Eight types, of each of which a trainer that must run needs all nodes."""
+    wide = replace(mixed_candidate((0,) * 8, (1.0,) * 8, low=8), must_run=True)
+    other = mixed_candidate((0,) * 8, (1.0,) * 8)
+    given = replace(mixed_problem((1,) * 8, wide, other), types=tuple("abcdefgh"))
+    plan = mixed_prices.plan(given, "dp")
+    assert plan.gap is None and dict(plan.by_type)[TrainerId("a")] == (1,) * 8
+
+
 def test_types_on_which_all_are_as_fast_are_planned_as_well_as_one() -> None:
     for seed in range(6):
         given = crowd(seed)
