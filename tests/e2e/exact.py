@@ -32,7 +32,7 @@ if arguments.sharded:
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 60)
 session = pilot.train.session(model, optimizer, scheduler, schedule="step", seed=1)
-loader = session.loader(data, global_batch_size=32)
+loader = session.loader(data, global_batch_size=32, shares="equal")  # which depend on no measured times
 average = None if arguments.sharded else AveragedModel(model)
 if average is not None:
     session.track("average", average)
