@@ -184,8 +184,9 @@ class SolverProcess:
             raise SolverError(f"the solver process was killed: {reason}", transient=True)
         if (plan := (await answer).plan) is None:
             raise SolverError((await answer).error)
-        if plan.status is not PlanStatus.KEPT and not problem.feasible(plan.as_dict(), dict(plan.ending)):
-            raise SolverError(f"its plan is not feasible: {plan.as_dict()}, ending {dict(plan.ending)}")
+        if plan.status is not PlanStatus.KEPT and not problem.permits(plan):
+            given = dict(plan.by_type) or plan.as_dict()
+            raise SolverError(f"its plan is not feasible: {given}, ending {dict(plan.ending)}")
         return plan
 
     async def _superseded_long(self) -> None:

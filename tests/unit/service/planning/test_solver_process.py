@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -231,3 +232,17 @@ def test_a_child_whose_coordinator_dies_while_it_starts_prints_nothing(command: 
     os.close(reading)
     os.close(theirs)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("planner", ["dp", "milp"])
+def test_a_plan_for_several_types_comes_back_with_the_nodes_of_each(tmp_path: Path, planner: str) -> None:
+    """The faster type first, then what is missing of the other."""
+    one = replace(PROBLEM.candidates[0], held=(0, 0), speeds=(0.5, 1.0))
+    problem = replace(PROBLEM, candidates=(one,), types=("a", "b"), types_nodes=(3, 1))
+
+    async def play(solver: SolverProcess, posted: asyncio.Queue[Completion]) -> None:
+        solver.solve(Solve(PlanId(1), problem, "a test asks"))
+        ready = await posted.get()
+        assert isinstance(ready, PlanReady) and ready.plan.by_type == ((T, (2, 1)),)
+
+    run(tmp_path, play, planner=planner)
