@@ -42,6 +42,7 @@ class Forecasting(Planning):
                 left.seconds if left is not None else math.inf,
                 left is None or left.rough,
                 turns_s.get(trainer.id, math.inf),
+                not trainer.unfit_types(self.pool) or trainer.room(self.pool) >= trainer.spec.min_nodes,
             )
 
     def _turns_in_s(self, now_s: float, there: list[Trainer], most: int) -> dict[TrainerId, float]:

@@ -78,14 +78,14 @@ class NodeTypes(Bookkeeping):
 
     def _speeds_moved(self, trainer: Trainer) -> bool:
         """Whether measurements contradict what the last problem says of its speeds and shares."""
-        types, there = (p.types, p.candidates) if (p := self.problem) is not None and p.types else ((), ())
-        candidate = next((c for c in there if c.trainer == trainer.id), None)
-        if candidate is None:
+        problem = self.problem
+        candidate = next((c for c in problem.candidates if c.trainer == trainer.id), None) if problem else None
+        if problem is None or candidate is None or not problem.types:
             return False
-        now = self.speeds(trainer, types)
-        pairs = [(now[kind], planned) for kind, planned in zip(types, candidate.speeds, strict=True) if planned]
+        now, nodes = self.speeds(trainer, problem.types), dict(zip(problem.types, problem.types_nodes, strict=True))
+        pairs = [(now[kind], planned) for kind, planned in zip(nodes, candidate.speeds, strict=True) if planned]
         moved = (s.measured and abs(math.log(s.value / planned)) > max(LEAST_MOVE, s.error) for s, planned in pairs)
-        return candidate.one_type is not trainer.speeds.equal_shares or any(moved)
+        return candidate.one_type is not self._of_one_type(trainer, nodes) or any(moved)
 
     # --- what trainers can use --------------------------------------------------------------------------------------
 
@@ -138,5 +138,10 @@ class NodeTypes(Bookkeeping):
             value=candidate.value.scaled(1.0 / mean) if relative else candidate.value,
             held=tuple(held[kind] for kind in nodes),
             speeds=tuple(0.0 if trainer.unfit(self.pool, type_of(kind)) else speeds[kind].value for kind in nodes),
-            one_type=trainer.speeds.equal_shares,
+            one_type=self._of_one_type(trainer, nodes),
         )
+
+    def _of_one_type(self, trainer: Trainer, nodes: Mapping[str, int]) -> bool:
+        """Whether all its nodes must be of one type: its shares are equal, and one type has as many as it needs."""
+        fit = (count for kind, count in nodes.items() if not trainer.unfit(self.pool, type_of(kind)))
+        return trainer.speeds.equal_shares and max(fit, default=0) >= trainer.spec.min_nodes

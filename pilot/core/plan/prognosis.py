@@ -33,13 +33,15 @@ early."""
 @dataclass(frozen=True, slots=True)
 class Job:
     """A trainer in a forecast: it has ``left_s`` to do on one node (infinite: not known), ``speed`` of it per second by
-    nodes. ``rough``: how much is left is a guess. At the latest in ``turn_in_s`` it has its turn."""
+    nodes. ``rough``: how much is left is a guess. At the latest in ``turn_in_s`` it has its turn. ``able``: there are
+    enough nodes of types that it can use."""
 
     candidate: Candidate
     speed: Curve
     left_s: float
     rough: bool = False
     turn_in_s: float = math.inf
+    able: bool = True
 
     @property
     def name(self) -> TrainerId:
@@ -83,13 +85,14 @@ class Prognosis:
 
 def forecast(jobs: Sequence[Job], pool: Expected) -> dict[TrainerId, Prognosis]:
     """The prognosis for each of ``jobs`` that waits, in ``pool``; they are in the order of submission."""
-    play = _Play([*jobs], pool)
+    play = _Play([job for job in jobs if job.able], pool)
     play.run()
     waiting = [job for job in jobs if not job.runs]
     largest = max(pool.nodes(0.0), pool.nodes(math.inf))
     found: dict[TrainerId, Prognosis] = {}
     for place, job in enumerate(waiting, 1):
-        fits, (in_s, rough) = job.candidate.min_nodes <= largest, play.starts.get(job.name, (math.inf, False))
+        fits = job.able and job.candidate.min_nodes <= largest
+        in_s, rough = play.starts.get(job.name, (math.inf, False))
         in_s = max(pool.t_fwd_s, in_s * LATE) if in_s else 0.0
         turn = fits and job.turn_in_s < in_s
         in_s = min(job.turn_in_s, in_s)

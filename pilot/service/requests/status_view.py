@@ -312,8 +312,6 @@ def _explained(objective: str, core: Coordinator, monitor: Monitor, name: Traine
         measured.estimates(monitor.now_s), guessed=measured.guessed, known_from=trainer.spec.known_from
     )
     rates += speed_sentences(core.speeds(trainer), trainer.speeds.reference)
-    if unfit := core.unfit(trainer):
-        rates.append(f"It can use none of the nodes that are here: {unfit}.")
     record = monitor.trainers[name]
     by_itself = record.progress_s is not None and not BY_SESSION.intersection(record.metrics)
     saves = "Its script saves its own checkpoints." if by_itself else core.checkpoint_interval(trainer).sentence()

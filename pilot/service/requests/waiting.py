@@ -36,11 +36,11 @@ class Waiting:
     """Computes once what is needed for all trainers."""
 
     def __init__(self, core: Coordinator, monitor: Monitor, keeper: KeeperStatus) -> None:
-        self._draining, self._has_nodes = core.draining, bool(core.pool.nodes)
+        self._core, self._draining, self._has_nodes = core, core.draining, bool(core.pool.nodes)
         self._admitted = {trainer.id for trainer in core.admitted()}
         sized = core.config.max_parallel_trainers is None
         self._share = "share the pool, and more would hardly use it better" if sized else "run at a time"
-        self._free, self._usable = core.pool.available(), core.pool.usable
+        self._free = core.pool.available()
         self._busy = [(node, core.pool.occupant[node]) for node in core.pool.busy]
         self._monitor = monitor
         self._keeper = keeper
@@ -72,14 +72,18 @@ class Waiting:
             return "waiting until the pool is up again"
         if trainer.held:
             return f"{trainer.held}; pilot release {trainer.id} gives it nodes again"
+        if unfit := self._core.unfit(trainer):
+            return f"it can use none of the nodes that are here: {unfit}"
         if self._admitted and trainer.id not in self._admitted:  # if nobody is, for lack of nodes, it waits for those
             return f"waiting for another trainer to end: {len(self._admitted)} {self._share}"
+        pool, avoids = self._core.pool, trainer.avoids(self._core.pool)
         aside = sum(node in trainer.evidence.aside for node in self._free)
-        if (missing := trainer.spec.min_nodes - len(self._free) + aside) <= 0:
+        if (missing := trainer.spec.min_nodes - sum(not avoids(node) for node in self._free)) <= 0:
             return "waiting for a plan"
         needs = f"waiting for {_more(missing)}" if self._has_nodes else f"waiting for {node_count(missing)}"
-        if self._has_nodes and trainer.spec.min_nodes > self._usable:
-            needs += f": it needs {trainer.spec.min_nodes}, and the pool has {self._usable}"
+        there, can = (trainer.room(pool), " that it can use") if trainer.unfit_types(pool) else (pool.usable, "")
+        if self._has_nodes and trainer.spec.min_nodes > there:
+            needs += f": it needs {trainer.spec.min_nodes}, and the pool has {there}{can}"
         without = f"{aside} free node{'' if aside == 1 else 's'} set aside for it (pilot nodes)" if aside else ""
         busy = [f"{node} is free once {closes} has closed" for node, closes in self._busy[:NODES_NAMED]]
         return "; ".join(filter(None, [needs, without, *busy, _queue(self._keeper), self._keeper.held_back]))

@@ -117,12 +117,26 @@ def test_types_that_a_trainer_cannot_use(options: dict[str, object], speeds: obj
         idle = world.core.idle()
         assert idle is not None and idle.sentence() == "2 nodes idle: 1 trainer waits for nodes of other types"
         assert world.core.wanted_nodes() == 8
+        assert world.core.prognoses(0.0)[A].starts_in_s is None
         return
     assert problem_of(world).candidates[0].speeds == speeds
     assert why in [trainer.unfit(world.core.pool, name) for name in ("a100", "a40")]
     world.settle(PLANNER)
     assert world.core.stranded() == []
     assert len(trainer.target) == 1
+
+
+def test_equal_shares_are_for_one_type_unless_none_has_enough_nodes() -> None:
+    world = mixed(A100, A100, A40, A40)
+    for name, least in ((A, 3), (B, 1)):
+        world.submit(name, least, 4, Curve.proportional())
+    give(world, (A, (2, 1)), (B, (0, 1)))
+    for _ in range(2):
+        measure(world, A, equal=True, a100=100.0, a40=50.0)
+        measure(world, B, equal=True, a40=50.0)
+        assert [candidate.one_type for candidate in problem_of(world).candidates] == [False, True]
+    world.settle(PLANNER)
+    assert [len(world.core.trainers[name].target) for name in (A, B)] == [3, 1]
 
 
 def test_a_trainer_that_fits_nothing_does_not_keep_others_from_running() -> None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import pytest
 
 from pilot.core.config import CoordinatorConfig
-from pilot.core.events import Progress, TrainerHeld, TrainerSubmitted
+from pilot.core.events import PoolChanged, Progress, TrainerHeld, TrainerSubmitted
 from pilot.core.ids import TrainerId
 from pilot.core.plan.prognosis import Prognosis
+from pilot.core.pool.node_type import NodeType
 from pilot.core.trainer.spec import TrainerSpec
 from pilot.protocol.pool_status import TrainerStatus
 from pilot.service.requests.waiting import place_in_queue
 from tests.unit.service.requests.test_status_view import Shown
-from tests.unit.service.stage import A, G, T
+from tests.unit.service.stage import A, B, G, T
 
 
 @pytest.mark.parametrize(
@@ -76,3 +77,19 @@ def test_a_submission_that_starts_at_once_waits_for_nothing() -> None:
     free = Shown()
     free.post(TrainerSubmitted(TrainerSpec(T)))
     assert free.view.submitted(T).place == 1, "no node"
+
+
+@pytest.mark.parametrize(
+    ("types", "words"),
+    [
+        (("h100",), "it can use none of the nodes that are here: it may only use h100"),
+        (("a100",), "waiting for 1 more node: it needs 2, and the pool has 1 that it can use"),
+    ],
+)
+def test_a_trainer_for_other_types_of_nodes_is_not_promised_a_start(types: tuple[str, ...], words: str) -> None:
+    stage = Shown(CoordinatorConfig(typed=True))
+    stage.post(PoolChanged(joined=(A, B), types=((A, NodeType("a100")), (B, NodeType("a40")))))
+    stage.post(TrainerSubmitted(TrainerSpec(T, 2, 2, types=types)))
+    answer = stage.view.submitted(T)
+    assert (answer.place, answer.expected_start_s, answer.waits) == (1, None, words)
+    assert stage.view.explain(T).sentences[-1] == f"It waits: number 1 of 1 waiting trainer; {words}."
