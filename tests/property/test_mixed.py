@@ -150,6 +150,14 @@ def test_between_decisions_a_waiting_trainer_gets_the_idle_nodes_on_which_it_is_
     assert interim(mixed_problem((4, 2), runs, replace(waits, speeds=(0.0, 0.0)))) is None
 
 
+def test_between_decisions_pins_hold() -> None:
+    asked = [problem for problem in map(interim, map(random_problem, SEEDS)) if problem is not None]
+    assert all(problem.permits(planners.make("dp")(problem)) for problem in asked)
+    runs, pinned = mixed_candidate((2, 0), (1.0, 1.0)), replace(mixed_candidate((0, 0), (2.0, 1.0)), pin=2)
+    plan = planners.make("dp")(replace(mixed_problem((3, 1), runs, pinned), between=True))
+    assert dict(plan.by_type) == {"a": (2, 0), "b": (1, 1)}, "idle nodes, if they suffice"
+
+
 def test_of_those_that_must_run_but_do_not_fit_together_the_first_do() -> None:
     must = replace(mixed_candidate((0, 0), (0.0, 1.0), low=2), must_run=True)
     plan = mixed_prices.plan(mixed_problem((3, 3), must, must), "dp")

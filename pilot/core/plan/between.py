@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from pilot.core.ids import TrainerId
+from pilot.core.plan.placing import place
 from pilot.core.plan.problem import ByType, Plan, PlanStatus, Problem
 
 
@@ -68,8 +69,17 @@ def next_due_s(decided_s: float, every_s: float) -> float:
 def plan(problem: Problem) -> Plan:
     """The plan between two decisions, the same for all planners."""
     typed = problem.with_types()
-    by_type = filled(typed, staying(typed))
+    pinned, others = ([c for c in typed.candidates if (c.pin is None) is free] for free in (False, True))
+    there = idle = typed.types_nodes
+    for c in others:
+        idle = tuple(max(0, n) for n in _less(idle, c.held))
+    placed = place(pinned, idle) or place(pinned, there) or []  # all pins fit together
+    for nodes in placed:
+        there = _less(there, nodes)
+    rest = replace(typed, candidates=tuple(others), types_nodes=there)
+    given = dict(zip((c.trainer for c in pinned), placed, strict=True)) | filled(rest, staying(rest))
+    by_type = {trainer: given[trainer] for trainer in problem.kept()}
     counts = {trainer: sum(nodes) for trainer, nodes in by_type.items()}
     worth = problem.objective_on(by_type) if problem.types else problem.objective(counts)
-    given = tuple(by_type.items()) if problem.types else ()
-    return Plan(PlanStatus.INCUMBENT, tuple(counts.items()), worth, None, "in-between", by_type=given)
+    kinds = tuple(by_type.items()) if problem.types else ()
+    return Plan(PlanStatus.INCUMBENT, tuple(counts.items()), worth, None, "in-between", by_type=kinds)
