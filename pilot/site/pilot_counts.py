@@ -16,15 +16,16 @@ Counts = Mapping[str, int]
 
 def parse(texts: Iterable[str]) -> dict[str, int] | None:
     """Return the counts in ``texts`` (``8``, or ``a100:8`` and so on); None: as many as the trainers can use.
-    :class:`UserError` if one is malformed, or a type is named twice."""
-    given = [text for text in texts if text != AUTO]
+    :class:`UserError` if one is malformed, or there are several for one type."""
+    if (given := [*texts]) == [AUTO]:
+        return None
     found: dict[str, int] = {}
     for text in given:
         name, colon, count = text.rpartition(":")
         is_number = count.isascii() and count.isdecimal() and len(count) < 10 and int(count) <= MOST
-        if not is_number or (colon and not name):
+        if (not is_number and text != AUTO) or (colon and not name):
             raise UserError(f"--pilots must be a number from 0 to {MOST}, {AUTO}, or TYPE:NUMBER; got {text!r}")
-        if name in found or (found and "" in (name, *found)):
+        if text == AUTO or name in found or (found and "" in (name, *found)):
             raise UserError(f"--pilots {text}: give one number, or one for each type of nodes")
         found[name] = int(count)
     return found or None

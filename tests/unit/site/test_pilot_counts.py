@@ -27,7 +27,7 @@ def test_what_is_no_number_is_refused(texts: list[str]) -> None:
         parse(texts)
 
 
-@pytest.mark.parametrize("texts", [["a:1", "a:2"], ["1", "2"], ["1", "a:2"], ["a:1", "2"]])
+@pytest.mark.parametrize("texts", [["a:1", "a:2"], ["1", "2"], ["a:1", "2"], ["auto", "a:1"], ["1", "auto"]])
 def test_a_number_given_twice_is_refused(texts: list[str]) -> None:
     with pytest.raises(UserError, match="give one number, or one for each type"):
         parse(texts)
