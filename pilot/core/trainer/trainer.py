@@ -317,7 +317,7 @@ class Trainer:
         if self.spec.types and name not in self.spec.types:
             return f"it may only use {', '.join(self.spec.types)}"
         if 0 < there_gb < self.spec.memory_gb:
-            return f"{name} has {there_gb:g} GB of memory, and it needs {self.spec.memory_gb:g}"
+            return f"{name} has {there_gb:.4g} GB of memory, and it needs {self.spec.memory_gb:g}"
         return self.excluded.get(name, "")
 
     def left_s(self) -> float | None:

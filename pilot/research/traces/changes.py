@@ -135,6 +135,8 @@ def _row(path: Path, line: int, header: Sequence[str], fields: Sequence[str]) ->
         raise bad_input(path, line, "the node has no name")
     if event not in ("join", "leave"):
         raise bad_input(path, line, f"the event must be join or leave, found {event!r}")
+    if any(set(name) & set("/= ") for name in types):  # names of slow types have a slash, and workloads the others
+        raise bad_input(path, line, f"a type's name has no /, = or space, found {types[0]!r}")
     of_type = next((NodeType(name) for name in types if name), None)
     return _Row(line, number(path, line, "time_s", time), NodeId(node), event == "join", of_type)
 

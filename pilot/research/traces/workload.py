@@ -204,6 +204,7 @@ def _spec(row: _Row, rate: Curve, objective: Curve | None) -> TrainerSpec:
     up_s, down_s = row.number("rescale_up_s"), row.number("rescale_down_s")
     priority = row.number(PRIORITY) if row.fields.get(PRIORITY) else 1.0
     budget = row.number(BUDGET) if row.fields.get(BUDGET) else None
+    samples, speeds, sizes = row.number("samples"), row.speeds(), row.sizes()
     try:
         return TrainerSpec(
             trainer=TrainerId(row.trainer),
@@ -215,11 +216,11 @@ def _spec(row: _Row, rate: Curve, objective: Curve | None) -> TrainerSpec:
             rescale_down_s=down_s,
             priority=priority,
             objective_curve=objective,
-            sizes=row.sizes(),
+            sizes=sizes,
             budget_node_hours=budget,
-            samples=row.number("samples"),
+            samples=samples,
             types=row.words(TYPES),
-            speeds=row.speeds(),
+            speeds=speeds,
         )
     except UserError as error:  # its numbers contradict each other
         raise row.bad(str(error)) from None

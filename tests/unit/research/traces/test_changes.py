@@ -145,6 +145,7 @@ def test_the_type_may_be_left_out(tmp_path: Path) -> None:
     assert leaves == Change(5.0, left=n("a"))
     for header, rows, message in (
         ("time_s,node,event,kind", "0,a,join,x", ":1: expected the header time_s,node,event, found"),
+        ("time_s,node,event,type", "0,a,join,a4/0", ":2: a type's name has no /, = or space, found 'a4/0'"),
         ("time_s,node,event,type", "0,a,join,x,y", r":2: expected 4 columns \(time_s,node,event,type\), found 5"),
     ):
         path.write_text(f"{header}\n{rows}\n")
