@@ -169,11 +169,11 @@ def rate_sentences(known: Sequence[Estimate], *, guessed: bool, known_from: str 
 
 
 def speed_sentences(speeds: Mapping[str, Speed], reference: str | None) -> list[str]:
-    """How fast a trainer computes on nodes of each type, in words."""
+    """How fast a trainer computes on nodes of each type, in words; nothing before it has a ``reference``."""
     said = [
         f"{_number(speed.value)} ± {speed.error:.0%} on {kind or 'other'}{'' if speed.measured else ' (expected)'}"
         for kind, speed in speeds.items()
-        if kind != reference
+        if reference is not None and kind != reference
     ]
     return [f"Speed of a node, relative to {reference or 'other'} ones: {', '.join(said)}."] if said else []
 
