@@ -19,19 +19,18 @@ def filled(problem: Problem, held: Mapping[TrainerId, ByType]) -> dict[TrainerId
     """The new nodes by type, given those that are ``held``. A parked trainer counts as waiting, and its nodes are not
     idle; it has none if it cannot get more.
     """
-    given, idle = _running(problem, held), problem.types_nodes
-    for nodes in held.values():
-        idle = _less(idle, nodes)
+    given, idle = _running(problem, held), _less(problem.types_nodes, *held.values())
+    none = (0,) * len(idle)
     for candidate in problem.candidates:
         now = held[candidate.trainer]
-        most = candidate.most_of(_less(idle, now, -1)) if sum(now) < candidate.min_nodes else now
+        most = candidate.most_of(_less(idle, _less(none, now))) if sum(now) < candidate.min_nodes else now
         if most != now and any(most):
             given[candidate.trainer], idle = most, _less(idle, _less(most, now))
     return given
 
 
-def _less(nodes: ByType, taken: ByType, sign: int = 1) -> ByType:
-    return tuple(n - sign * t for n, t in zip(nodes, taken, strict=True))
+def _less(nodes: ByType, *taken: ByType) -> ByType:
+    return tuple(n - sum(each) for n, *each in zip(nodes, *taken, strict=True))
 
 
 def _running(problem: Problem, held: Mapping[TrainerId, ByType]) -> dict[TrainerId, ByType]:
@@ -70,13 +69,9 @@ def plan(problem: Problem) -> Plan:
     """The plan between two decisions, the same for all planners."""
     typed = problem.with_types()
     pinned, others = ([c for c in typed.candidates if (c.pin is None) is free] for free in (False, True))
-    there = idle = typed.types_nodes
-    for c in others:
-        idle = tuple(max(0, n) for n in _less(idle, c.held))
-    placed = place(pinned, idle) or place(pinned, there) or []  # all pins fit together
-    for nodes in placed:
-        there = _less(there, nodes)
-    rest = replace(typed, candidates=tuple(others), types_nodes=there)
+    idle = tuple(max(0, n) for n in _less(typed.types_nodes, *(c.held for c in others)))
+    placed = place(pinned, idle) or place(pinned, typed.types_nodes) or []  # all pins fit together
+    rest = replace(typed, candidates=tuple(others), types_nodes=_less(typed.types_nodes, *placed))
     given = dict(zip((c.trainer for c in pinned), placed, strict=True)) | filled(rest, staying(rest))
     by_type = {trainer: given[trainer] for trainer in problem.kept()}
     counts = {trainer: sum(nodes) for trainer, nodes in by_type.items()}
