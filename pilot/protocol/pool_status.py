@@ -75,7 +75,7 @@ class TrainerStatus(Answer, frozen=True):
     warnings: list[str] = []  #: what is wrong with it now, in words; what is over is not among them
     #: how many of `nodes` are of each type, slow ones apart as `TYPE/slow`; empty: all nodes are alike
     nodes_by_type: dict[str, int] = {}
-    #: the samples of a step on each of `nodes`, as last measured; empty: equal shares, or not known
+    #: the samples of a step of the first process on each of `nodes`, as last measured; empty: equal, or not known
     shares: dict[str, float] = {}
     #: its place among the trainers that wait for nodes, from 1, in the order of submission; null: it does not wait. One
     #: that needs fewer nodes may start before an earlier one
