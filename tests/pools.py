@@ -76,7 +76,9 @@ class Pool:
         return [sys.executable, "-P", "-m", "pilot", *arguments]
 
     def environment(self) -> dict[str, str]:
-        return {**os.environ, "XDG_STATE_HOME": str(self.folder / "state"), "PILOT_RUN_DIR": str(self.run_dir)}
+        own = {"XDG_STATE_HOME": str(self.folder / "state"), "PILOT_RUN_DIR": str(self.run_dir)}
+        screen = ("COLUMNS", "LINES")  # readline sets them in processes that import it, such as those of pytest-xdist
+        return {name: value for name, value in os.environ.items() if name not in screen} | own
 
     def up(self, *options: str) -> None:
         """Start the coordinator; no pilots are submitted unless ``options`` say so."""
