@@ -97,7 +97,6 @@ class Agent:
         self, whereabouts: Whereabouts, options: Options, job: JobEnvironment, end_s: float, workdir: workdirs.Workdir
     ) -> None:
         self._job, self._end_s = job, end_s
-        self._hardware = hardware()
         self._versions = job_environment.versions()
         interfaces = options.interfaces or [addresses.interface_to(*whereabouts.now.address)]
         self._address, *_ = [addresses.interface_address(interface) for interface in interfaces]
@@ -134,6 +133,7 @@ class Agent:
         self._peers.listen()
         self._groups.endpoint = self._peers.endpoint
         self._workers.warm_up(self._python)
+        self._hardware = hardware()  # asked while the fork server starts, and once notices have handlers
         work: list[Coroutine[Any, Any, None]] = [self._coordinator.run(), self._join_in_time(), self._tick()]
         tasks = [asyncio.create_task(coroutine) for coroutine in work]
         for task in tasks:

@@ -18,7 +18,7 @@ from pilot.core.bookkeeping import Bookkeeping
 from pilot.core.commands import Command
 from pilot.core.curves.curve import is_rate
 from pilot.core.curves.mixed import reference_rate
-from pilot.core.curves.speeds import Speed, speed
+from pilot.core.curves.speeds import Speed, known, speed
 from pilot.core.plan.objective import IN_NODES
 from pilot.core.plan.problem import Candidate
 from pilot.core.pool.evidence import headline
@@ -72,15 +72,19 @@ class NodeTypes(Bookkeeping):
 
     def speeds(self, trainer: Trainer, kinds: Iterable[str] | None = None) -> dict[str, Speed]:
         """The trainer's speeds on nodes that count as ``kinds``; None: all types that plans tell apart now."""
+        own, given = trainer.speeds, dict(trainer.spec.speeds)
+        found = {kind: known(own, kind, given) for kind in (self._by_type() if kinds is None else kinds)}
         several = (t.speeds for t in reversed(self.trainers.values()) if len(t.speeds.counts) > 1)
-        others, given = list(islice(several, NEWEST)), dict(trainer.spec.speeds)
-        return {k: speed(trainer.speeds, k, others, given) for k in (self._by_type() if kinds is None else kinds)}
+        others = list(islice(several, NEWEST)) if None in found.values() else []
+        return {kind: its or speed(own, kind, others, given) for kind, its in found.items()}
 
     def _speeds_moved(self, trainer: Trainer) -> bool:
         """Whether measurements contradict what the last problem says of its speeds and shares."""
         problem = self.problem
-        candidate = next((c for c in problem.candidates if c.trainer == trainer.id), None) if problem else None
-        if problem is None or candidate is None or not problem.types:
+        if problem is None or not problem.types:
+            return False
+        candidate = next((c for c in problem.candidates if c.trainer == trainer.id), None)
+        if candidate is None:
             return False
         now, nodes = self.speeds(trainer, problem.types), dict(zip(problem.types, problem.types_nodes, strict=True))
         pairs = [(now[kind], planned) for kind, planned in zip(nodes, candidate.speeds, strict=True) if planned]
@@ -94,10 +98,14 @@ class NodeTypes(Bookkeeping):
         reasons = [trainer.unfit(self.pool, name) for name in sorted(self.pool.of_type) if self.pool.of_type[name]]
         return "; ".join(dict.fromkeys(reasons)) if all(reasons) else ""
 
+    def fits(self, trainer: Trainer) -> bool:
+        """Whether ``trainer`` has nodes, or could use some of the pool's, by their types."""
+        choosy = trainer.spec.types or trainer.spec.memory_gb or trainer.excluded
+        return bool(trainer.target) or not (choosy and self.unfit(trainer))
+
     def stranded(self) -> list[Trainer]:
         """The trainers that wait and can use none of the pool's nodes, by their types."""
-        choosy = (t for t in self._registry.plannable() if t.spec.types or t.spec.memory_gb or t.excluded)
-        return [trainer for trainer in choosy if not trainer.target and self.unfit(trainer)]
+        return [trainer for trainer in self._registry.plannable() if not self.fits(trainer)]
 
     def _worker_exited(self, event: events.WorkerExited) -> list[Command]:
         """A trainer that ran out of memory on a node cannot use its type, unless it is the pool's only one."""

@@ -95,8 +95,8 @@ class Planning(NodeTypes):
     def _considered(self) -> list[Trainer]:
         """The trainers that a problem includes."""
         most = self.config.max_parallel_trainers
-        out = [trainer.id for trainer in self.stranded()]
-        first = self._registry.ahead(MOST, out) if most is None else self._registry.admitted(most, out)
+        registry = self._registry
+        first = registry.ahead(MOST, self.fits) if most is None else registry.admitted(most, self.fits)
         return admit(first, self.turns(), self._registry.open, most or math.inf)
 
     def _sharing(self) -> list[Trainer]:
@@ -108,8 +108,10 @@ class Planning(NodeTypes):
         """Whose turn it is. Turns begin with decisions only."""
         longest_s = self.config.longest_wait_s if self.decides_now() else math.inf
         nodes, most = self.pool.usable - self._studies.reserved, self.config.max_parallel_trainers or math.inf
-        able = {t.id: t for t in self._registry.plannable([trainer.id for trainer in self.stranded()])}
-        return self.aging.turns(self.now_s, longest_s, able, nodes, most)
+        return self.aging.turns(self.now_s, longest_s, self._registry.open, nodes, most, self._may_run)
+
+    def _may_run(self, trainer: Trainer) -> bool:
+        return trainer.plannable and self.fits(trainer)
 
     def wanted_nodes(self) -> int:
         """How many nodes the pool should have: as many as a plan would use if there were enough for all (each of its

@@ -53,6 +53,12 @@ TYPED = frozenset(name for name, entry in _PLANNERS.items() if entry.typed)
 """The planners that can tell types of nodes apart."""
 
 
+def check_tells_types(name: str) -> None:
+    """:class:`UserError` if the planner ``name`` cannot tell types of nodes apart."""
+    if name not in TYPED:
+        raise UserError(f"--planner {name} cannot tell types of nodes apart; use {' or '.join(sorted(TYPED))}")
+
+
 def usual_objective(name: str) -> str:
     """The objective that the planner ``name`` maximises by default."""
     return _entry(name).objective
@@ -94,8 +100,8 @@ def _sharing(problem: Problem, planner: Callable[[Problem], Plan]) -> Plan:
 
 
 def _answer(name: str, planner: Callable[[Problem], Plan], problem: Problem) -> Plan:
-    if problem.types and name not in TYPED:
-        raise UserError(f"--planner {name} cannot tell types of nodes apart; use {' or '.join(sorted(TYPED))}")
+    if problem.types:
+        check_tells_types(name)
     return between.plan(problem) if problem.between else planner(problem)
 
 

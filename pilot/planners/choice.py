@@ -12,7 +12,6 @@ as it can take; so with fewer than two nodes per trainer the first ones get all.
 from __future__ import annotations
 
 import math
-import operator
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -63,14 +62,10 @@ def plan_of(
 
 def can_stay(problem: Problem) -> bool:
     """Whether the allocation may stay as it is. Nodes that are parked (fewer than ``min_nodes``) may stay parked."""
-    if problem.types:
-        waits = (c.current_nodes < c.min_nodes and not c.must_run and c.pin is None for c in problem.candidates)
-        allowed = (parked or c.allows_on(c.held) for parked, c in zip(waits, problem.candidates, strict=True))
-        return all(allowed) and fits_in((c.held for c in problem.candidates), problem.types_nodes)
-    held = [c.current_nodes for c in problem.candidates]
-    parked = (c.current_nodes < c.min_nodes and not c.must_run for c in problem.candidates)
-    allowed = (c.allows(c.current_nodes) for c in problem.candidates)
-    return all(map(operator.or_, parked, allowed)) and sum(held) <= problem.nodes
+    typed = problem.with_types()
+    waits = (c.current_nodes < c.min_nodes and not c.must_run and c.pin is None for c in typed.candidates)
+    allowed = (parked or c.allows_on(c.held) for parked, c in zip(waits, typed.candidates, strict=True))
+    return all(allowed) and fits_in((c.held for c in typed.candidates), typed.types_nodes)
 
 
 def best_known(problem: Problem, incumbents: Sequence[Plan], bound: float | None, planner: str) -> Plan:

@@ -102,9 +102,8 @@ def config_of(configured: Configured) -> CoordinatorConfig:
         if not isinstance(seconds, float | int) or not 0 <= seconds < math.inf:
             raise UserError(f"{name} of the site must be 0 or more and finite, got {seconds}")
     settings = settings_of(configured.settings)
-    if len(site.get("node_types") or {}) > 1 and settings.planner not in planners.TYPED:
-        able = " or ".join(sorted(planners.TYPED))
-        raise UserError(f"--planner {settings.planner} cannot tell types of nodes apart; use {able}")
+    if len(site.get("node_types") or {}) > 1:
+        planners.check_tells_types(settings.planner)
     topology = topology_of(str(site.get("topology") or "")) if settings.node_order == TOPOLOGY else None
     return replace(settings.config(), topology=topology, **times)
 

@@ -244,9 +244,9 @@ class Site(msgspec.Struct, frozen=True, kw_only=True, metaclass=_Checked):
 
     def of_type(self, name: str) -> Site:
         """Return the site as it is for pilots of the type ``name``, one of ``node_types``."""
-        return Site(**{**msgspec.structs.asdict(self), **self.node_types[name], "node_types": {}})
+        return self.replace(**{**self.node_types[name], "node_types": {}})
 
-    def replace(self, **changes: Any) -> Site:
+    def replace(self, /, **changes: Any) -> Site:
         """Return the site with some fields changed, checked again: ``delta.replace(account="abcd-delta-gpu")``."""
         return Site(**{**msgspec.structs.asdict(self), **changes})
 

@@ -87,16 +87,25 @@ class Speeds:
         return Speed(math.exp(self.ln_per_s[kind] - self.ln_per_s[reference]), error)
 
 
-def speed(of: Speeds, kind: str, others: Sequence[Speeds], given: Mapping[str, float]) -> Speed:
-    """A trainer's speed on nodes that count as ``kind``: as ``given``, else as measured, else as ``others`` say."""
+def known(of: Speeds, kind: str, given: Mapping[str, float]) -> Speed | None:
+    """A trainer's speed on nodes that count as ``kind``, as ``given`` or measured; None: neither."""
     plain = type_of(kind)
+    reference = plain if plain in given else of.reference
+    if reference is None:
+        return None
+    found = Speed(1.0) if kind == reference else of.relative(kind, reference)
+    return Speed(given[plain] * found.value) if found is not None and plain in given else found
+
+
+def speed(of: Speeds, kind: str, others: Sequence[Speeds], given: Mapping[str, float]) -> Speed:
+    """The same, or as ``others`` say."""
+    plain = type_of(kind)
+    if (found := known(of, kind, given)) is not None:
+        return found
     if plain in given:
-        share = 1.0 if kind == plain else (of.relative(kind, plain) or _expected(kind, plain, others)).value
-        return Speed(given[plain] * share)
+        return Speed(given[plain] * _expected(kind, plain, others).value)
     reference = others[0].reference if of.reference is None and others else of.reference  # what it will probably be
-    if kind == reference:
-        return Speed(1.0)
-    return of.relative(kind, reference) or _expected(kind, reference, others)
+    return Speed(1.0) if kind == reference else _expected(kind, reference, others)
 
 
 def _expected(kind: str, reference: str | None, others: Sequence[Speeds]) -> Speed:

@@ -14,7 +14,7 @@ into turns. Nor is a queue that starts all at once, in a pool that was empty for
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 
@@ -64,13 +64,22 @@ class Aging:
         return "a trainer has waited for long, or its turn is over" if due else ""
 
     def turns(
-        self, now_s: float, longest_s: float, trainers: Mapping[TrainerId, Trainer], nodes: int, most: float = math.inf
+        self,
+        now_s: float,
+        longest_s: float,
+        trainers: Mapping[TrainerId, Trainer],
+        nodes: int,
+        most: float = math.inf,
+        able: Callable[[Trainer], bool] = lambda _: True,
     ) -> list[TrainerId]:
-        """Who of ``trainers`` has a turn or may begin one, in a pool of ``nodes`` in which ``most`` run at once."""
+        """Who of ``trainers`` that are ``able`` has a turn or may begin one, in a pool of ``nodes`` in which ``most``
+        run at once."""
         begun = (name for name, until_s in self.until_s.items() if until_s > now_s)
         overdue = takewhile(lambda name: self.since_s[name] + longest_s <= now_s, self.since_s)
         found, taken = list[TrainerId](), 0
-        for name in [name for name in dict.fromkeys((*begun, *overdue)) if name in trainers]:
+        for name in dict.fromkeys((*begun, *overdue)):
+            if name not in trainers or not able(trainers[name]):
+                continue
             least = trainers[name].spec.min_nodes
             if found and (taken + least > nodes * SHARE or len(found) + 1 > most * SHARE):
                 break

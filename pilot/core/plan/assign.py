@@ -132,9 +132,9 @@ class _Part:
         A trainer that can use no free node gives up those that it can spare. A parked one has already given up what
         others can use.
         """
-        donors = []
+        donors, avoids = [], trainer.avoids(self.pool)
         for donor in [d for d in reversed(self.trainers) if d is not trainer and not d.parked]:
-            avoids, avoids_too = trainer.avoids(self.pool), donor.avoids(self.pool)
+            avoids_too = donor.avoids(self.pool)
             for node in [n for n in reversed(self.pool.in_order(self.of(donor.target))) if not avoids(n)]:
                 taken = next((n for n in self.free if not avoids_too(n)), None)
                 spared = taken is not None or _can_spare(donor)

@@ -41,7 +41,7 @@ class Candidate:
     trained_s: float = 0.0  #: how long it has trained; 0 unless the problem is timed
     #: its remaining work, in seconds on one node (Huawei's ETA); None: not known, or the problem is not timed
     left_s: float | None = None
-    held: tuple[int, ...] = ()  #: c_jk, its current nodes of each of the problem's types; empty: there is one type
+    held: ByType = ()  #: c_jk, its current nodes of each of the problem's types; empty: there is one type
     #: s_jk, how fast it computes on a node of each type, relative to its reference type; 0: it cannot use the type
     speeds: tuple[float, ...] = ()
     one_type: bool = False  #: all its nodes are of one type, because each gets the same share of the samples
@@ -153,7 +153,7 @@ class Problem:
     queue_share: float = 1.0
     #: the types of its nodes, in the order of ``types_nodes``; empty: all are alike
     types: tuple[str, ...] = ()
-    types_nodes: tuple[int, ...] = ()  #: N_k, how many of ``nodes`` are of each type
+    types_nodes: ByType = ()  #: N_k, how many of ``nodes`` are of each type
 
     def gain(self, candidate: Candidate, nodes: int, ending: int = 0) -> float:
         """A candidate's term of the objective where ``ending`` of its ``nodes``, all of them new, leave after
@@ -250,7 +250,7 @@ class Plan:
     ending: tuple[tuple[TrainerId, int], ...] = ()
     first_out: TrainerId | None = None
     #: for a problem with several types: trainer → nodes of each type, for all of ``counts``; empty: there is one type
-    by_type: tuple[tuple[TrainerId, tuple[int, ...]], ...] = ()
+    by_type: tuple[tuple[TrainerId, ByType], ...] = ()
 
     def as_dict(self) -> dict[TrainerId, int]:
         """Trainer → count."""

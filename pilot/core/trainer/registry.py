@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 
@@ -107,18 +107,19 @@ class Registry:
         """Whether a trainer that was asked to stop has just ended."""
         return trainer.outcome is not None and self.open.pop(trainer.id, None) is not None
 
-    def plannable(self, without: Container[TrainerId] = ()) -> Iterator[Trainer]:
+    def plannable(self) -> Iterator[Trainer]:
         """Those that are open and that plans may give nodes."""
-        return (trainer for trainer in self.open.values() if trainer.plannable and trainer.id not in without)
+        return (trainer for trainer in self.open.values() if trainer.plannable)
 
-    def admitted(self, most: int, without: Container[TrainerId] = ()) -> list[Trainer]:
-        """The first ``most`` that are open, not held and not shelved (first come, first served, FreeTrain §5.2)."""
-        return list(islice(self.plannable(without), most))
+    def admitted(self, most: int, able: Callable[[Trainer], bool] = lambda _: True) -> list[Trainer]:
+        """The first ``most`` that are open, not held, not shelved and ``able`` (first come, first served, FreeTrain
+        §5.2)."""
+        return list(islice(filter(able, self.plannable()), most))
 
-    def ahead(self, most: int, without: Container[TrainerId] = ()) -> list[Trainer]:
+    def ahead(self, most: int, able: Callable[[Trainer], bool] = lambda _: True) -> list[Trainer]:
         """The first ``most`` that could be admitted, and those behind them that hold nodes."""
-        able = list(self.plannable(without))
-        return able[:most] + [trainer for trainer in able[most:] if trainer.target]
+        there = list(filter(able, self.plannable()))
+        return there[:most] + [trainer for trainer in there[most:] if trainer.target]
 
     def queued(self, admitted: Sequence[Trainer]) -> list[Trainer]:
         """Those that could be admitted, but are not among ``admitted``."""

@@ -8,7 +8,7 @@ from pilot.core.ids import NodeId
 from pilot.history.words import node_names
 
 LINES_MAX = 3
-"""Differing sets of versions, and slow nodes of a group, that get a line each."""
+"""Differing sets of versions that get a line each."""
 
 _EFFECT = "sums may differ in their last digits, and a state that one version saves may not load in another"
 
