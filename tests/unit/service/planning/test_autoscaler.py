@@ -187,16 +187,21 @@ def test_what_ends_while_it_is_taken_down_is_acted_on(bench: Bench) -> None:
         await until(lambda: bench.keeper.status().pending == 1)
         bench.joins(A, "0")
         bench.roster.pilots[A].away_s = 0.0
-        running.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await running
-        left = await bench.autoscaler.down()
-        listening.cancel()
-        return left
+        return await taken_down(bench, running, listening)
 
     assert asyncio.run(play()) == []
     assert bench.lost == [(A, "its job 0 ended: cancelled")]
     assert bench.news.empty()
+
+
+async def taken_down(bench: Bench, running: asyncio.Task[None], listening: asyncio.Task[None]) -> list[str]:
+    """The jobs left after it was taken down."""
+    running.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await running
+    left = await bench.autoscaler.down()
+    listening.cancel()
+    return left
 
 
 async def until(true: Callable[[], object]) -> None:
@@ -226,12 +231,7 @@ def test_each_type_of_nodes_has_its_own_number_of_pilots_and_down_leaves_none(tm
         assert (bench.keepers.status().pending, bench.keepers.status().wanted_nodes) == (3, 6)
         bench.autoscaler.scale({"a40": 0})
         await until(lambda: [status.pending for status in bench.keepers.statuses()] == [1, 0])
-        running.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await running
-        left = await bench.autoscaler.down()
-        listening.cancel()
-        return left
+        return await taken_down(bench, running, listening)
 
     assert asyncio.run(play()) == []
     assert bench.driver.books.scaled == ("a100:1,a40:0",)
