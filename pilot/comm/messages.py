@@ -109,6 +109,20 @@ class Broadcast(Note, frozen=True):
     size: Count
 
 
+class Open(Note, frozen=True):
+    """A round of seldom-synchronised training begins, number ``round``: its training processes train by themselves
+    until they gather. Other nodes that gather then are announced with ``Closing``.
+    """
+
+    round: Count
+
+
+class Closing(Note, frozen=True):
+    """Sent to a training process in round ``round``: another node has ended it, and waits for this one to gather."""
+
+    round: Count
+
+
 class OutOfStep(Note, frozen=True):
     """Sent to a training process that sums or selects while ``gathering`` gathers: neither will be answered."""
 
@@ -127,10 +141,10 @@ class Quit(Note, frozen=True):
     """The generation ends normally: finalize MPI with the other ranks and exit."""
 
 
-Answer = Gathered | OutOfStep | Moving | SpreadDone
+Answer = Gathered | Closing | OutOfStep | Moving | SpreadDone
 """The messages of a rank process to its training processes after ``Here``, other than its doorbell."""
 
-AnyNote = Here | Attach | Select | Gather | Spread | Broadcast | Quit | Answer
+AnyNote = Here | Attach | Select | Open | Gather | Spread | Broadcast | Quit | Answer
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[AnyNote] = msgspec.msgpack.Decoder(AnyNote)

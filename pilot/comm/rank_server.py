@@ -20,10 +20,12 @@ from pilot.comm.messages import (
     AnyNote,
     Attach,
     Broadcast,
+    Closing,
     Gather,
     Gathered,
     Here,
     Moving,
+    Open,
     OutOfStep,
     Quit,
     Select,
@@ -95,7 +97,9 @@ class RankServer:
             case Quit():
                 _alike(Quit, notes)
                 return False
-            case Here() | Gathered() | OutOfStep() | Broadcast() | Moving() | SpreadDone():
+            case Open():
+                _alike(Open, notes)
+            case Here() | Gathered() | Closing() | OutOfStep() | Broadcast() | Moving() | SpreadDone():
                 raise ProtocolError(f"a training process must not send {type(notes[0]).__name__}")
             case _:
                 assert_never(notes[0])
