@@ -19,6 +19,8 @@ WHOLE = "global_batch_size"
 DROP_LAST = "drop_last"
 ORDER = "the order of the samples"
 RULES = "the rules"
+SYNC = "how nodes synchronise"
+"""Only of runs whose nodes train in rounds (:mod:`pilot.submission.seldom`)."""
 OPTIONS = "the options of the optimizer"
 ALL_EPOCHS = "the number of epochs, done ones included,"
 ALL_ITERATIONS = "the number of iterations, done ones included,"
@@ -33,7 +35,7 @@ ACCEPTABLE = {
     "seed": (SEED,),
     "dataset": (LENGTH, SAMPLES),
     "batches": (PER_NODE, WHOLE, DROP_LAST, ORDER),
-    "rules": (RULES,),
+    "rules": (RULES, SYNC),
     "options": (OPTIONS,),
     "fewer": (ALL_EPOCHS, ALL_ITERATIONS),
     "gradients": (GRADIENTS,),

@@ -7,7 +7,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -24,7 +24,8 @@ class Position:
     that; ``left``: the ranks have left the loop, and meet no more; ``begun``: the script has reached its first batch;
     ``weight``: the sum of the last step's weights, 0: its samples are the weights (see
     :mod:`pilot.train.steps.weights`), None: there was no step yet. ``parts``: among how many ranks the last step's
-    samples were divided, 0: likewise.
+    samples were divided, 0: likewise. With rounds (:mod:`pilot.submission.seldom`), ``round``: rounds held so far;
+    ``back``: samples [start, stop) before the cursor that were put back. All of it is then as of the last round held.
     """
 
     step: int = 0
@@ -41,10 +42,15 @@ class Position:
     begun: bool = False
     weight: float | None = None
     parts: int = 0
+    round: int = 0
+    back: list[list[int]] = field(default_factory=list)
 
 
 class LineageRow(NamedTuple):
-    """Samples [cursor, cursor_end) of ``epoch`` went into steps [step, step_end) of ``generation``."""
+    """Samples [cursor, cursor_end) of ``epoch`` went into steps [step, step_end) of ``generation``.
+
+    Of a round, ``step`` is that of its beginning, and ``step_end`` the next one's; it has a row for each interval.
+    """
 
     generation: int
     epoch: int
@@ -87,6 +93,10 @@ class Lineage:
             self._numbers[_STEP_END], self._numbers[_CURSOR_END] = step + 1, cursor_end
         else:
             self._numbers.extend((generation, epoch, step, step + 1, cursor, cursor_end))
+
+    def append(self, row: LineageRow) -> None:
+        """Add a row of a round; rows of rounds are not merged."""
+        self._numbers.extend(row)
 
     def newest(self, count: int) -> list[LineageRow]:
         """The last ``count`` rows."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import tracemalloc
+from dataclasses import asdict
 
-from pilot.train.state.progress import Lineage
+from pilot.checkpoint.tree import decode, encode
+from pilot.train.state.progress import Lineage, LineageRow, Position
 
 
 def test_steps_that_follow_each_other_become_one_row() -> None:
@@ -28,6 +31,20 @@ def test_a_ledger_goes_on_where_its_rows_end() -> None:
     ledger = Lineage([[1, 0, 0, 3, 0, 30]])
     ledger.add(1, 0, 3, 30, 40)
     assert ledger.rows == [(1, 0, 0, 4, 0, 40)]
+
+
+def test_rows_of_rounds_stay_apart() -> None:
+    ledger = Lineage()
+    rows = [LineageRow(1, 0, 0, 5, 0, 20), LineageRow(1, 0, 0, 5, 30, 40), LineageRow(1, 0, 5, 10, 40, 80)]
+    for row in rows:
+        ledger.append(row)
+    assert ledger.rows == rows
+
+
+def test_ranges_that_were_put_back_survive_in_a_state() -> None:
+    position = Position(step=10, round=2, back=[[20, 30], [40, 44]])
+    tree = json.loads(json.dumps(encode({"position": asdict(position)}).tree))
+    assert Position(**decode(tree, lambda *_: None)["position"]) == position
 
 
 def test_ten_thousand_epochs_take_half_a_megabyte() -> None:
