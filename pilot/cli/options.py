@@ -156,6 +156,13 @@ check_option = click.option(
     "require, it must pass; off.  [default: the site's, usually auto]",
 )
 
+sync_option = click.option(
+    "--sync",
+    metavar="KIND:every=N",
+    help="Exchange parameters only every N steps, instead of gradients in each: diloco:every=N[,NAME=VALUE...] or"
+    " localsgd:every=N. Replaces the script's sync=.",
+)
+
 solve_limit_option = click.option("--solve-limit-s", type=POSITIVE, default=10.0, help="Time limit per plan.")
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")

@@ -91,6 +91,7 @@ def _space_options(function: Any) -> Any:
 @options.python_option
 @options.env_option
 @options.check_option
+@options.sync_option
 @click.option("--live", is_flag=True, help="Run the script in place instead of a copy (see pilot submit).")
 @click.argument("script", type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
@@ -108,6 +109,7 @@ def run(
     deadline: float | None,
     python: str,
     named: tuple[str, ...],
+    sync: str | None,
     live: bool,
     run_dir: Path | None,
     **more: Any,
@@ -125,7 +127,7 @@ def run(
           --trials 64 --metric val_accuracy:max
       pilot study run train.py --name s2 --param lr=log:1e-4:1e-1 --trials 9 --metric loss:min --rungs 5,20
     """
-    launched = launch(script, list(arguments), python, named)
+    launched = launch(script, list(arguments), python, named, sync=sync)
     launched = launched if live else with_code(launched)[0]
     definition = StudyDefinition(
         launch=launched,

@@ -93,6 +93,7 @@ accept_option = click.option(
 @accept_option
 @click.option("--checkpoints-kept", type=options.Count(), help="How many checkpoints to keep.  [default: the site's]")
 @options.check_option
+@options.sync_option
 @click.option(
     "--live",
     is_flag=True,
@@ -139,6 +140,7 @@ def command(
     Examples:
       pilot submit --name cnn --max-nodes 8 --env DATA_DIR examples/digits_cnn.py --epochs 20
       pilot submit --ddp train_ddp.py --epochs 20
+      pilot submit --sync diloco:every=50,wire=int8 train.py
       pilot submit --name more --from cnn examples/digits_cnn.py --epochs 40
     """
     root, submission, code = prepared(script, options.for_script(arguments), env=named, ddp=ddp, **given)

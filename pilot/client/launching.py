@@ -17,6 +17,7 @@ from pilot.core.ids import TrainerId
 from pilot.host.files import read_regular, umask
 from pilot.protocol.run_identity import ACCEPT, acceptable
 from pilot.rundir.rundir import RunDir
+from pilot.submission import seldom
 from pilot.submission.script_code import Code, collect
 from pilot.submission.submission import LaunchSpec
 
@@ -37,6 +38,7 @@ def launch(
     seed: int | None = None,
     accepted: str | None = None,
     checkpoints_kept: int | None = None,
+    sync: seldom.DiLoCo | str | None = None,
     *,
     ddp: bool = False,
 ) -> LaunchSpec:
@@ -51,6 +53,7 @@ def launch(
     if seed is not None and not (isinstance(seed, int) and 0 <= seed <= SEED_MAX):
         raise UserError(f"--seed: give an integer from 0 to {SEED_MAX}, not {seed!r}")
     ours = accepting(accepted) | ({} if seed is None else {"PILOT_SEED": str(seed)})
+    ours |= {} if sync is None else {seldom.SYNC: str(seldom.parsed(str(sync)))}
     return LaunchSpec(
         script=str(script.absolute()),
         script_sha256=digest,

@@ -14,6 +14,7 @@ from pilot.core.errors import UserError
 from pilot.core.ids import Generation, TrainerId, TrainerUid
 from pilot.core.trainer.spec import Checking, Profiling, TrainerSpec
 from pilot.host.files import read_regular
+from pilot.submission import seldom
 
 if TYPE_CHECKING:
     from pilot.site.site import Site
@@ -124,6 +125,8 @@ def with_check(spec: TrainerSpec, asked: Checking | None, launch: LaunchSpec, si
     why = "it is a script for torchrun (--ddp)" if launch.ddp else ""
     if not why and site.ranks_per_node > 1:
         why = f"{site.ranks_per_node} processes train on each node"
+    if not why and seldom.SYNC in launch.environment:
+        why = "its nodes train by themselves between two exchanges (--sync)"
     return replace(spec, check=asked or Checking(site.check), unchecked=why)
 
 

@@ -24,6 +24,7 @@ GOOD = {"--name": "s", "--param": "lr=log:1e-4:1", "--trials": "4", "--metric": 
         ({"--rungs": "a"}, "must be increasing whole numbers"),
         ({"--metric": "accuracy"}, "give NAME:max or NAME:min"),
         ({"--trials": "0"}, "--trials"),
+        ({"--sync": "diloco"}, "--sync 'diloco': give diloco:every=N"),
         ({"--sampler": "grid"}, "cannot count the values of lr"),
         ({"--space": "nowhere.py"}, "--space FILE"),
         ({"--param": "", "--space": "empty.py"}, "the search space is empty"),

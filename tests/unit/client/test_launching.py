@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from pilot.client.launching import launch
+from pilot.client.launching import launch, launch_again
 from pilot.core.errors import UserError
+from pilot.submission.seldom import SYNC, DiLoCo
 
 
 def recorded(folder: Path, *named: str) -> dict[str, str]:
@@ -61,3 +63,13 @@ def test_a_directory_that_has_been_removed_is_refused(tmp_path: Path, monkeypatc
     gone.rmdir()
     with pytest.raises(UserError, match="has been removed"):
         launch(script, [], sys.executable, ())
+
+
+def test_a_trainer_that_is_resumed_synchronises_as_before(tmp_path: Path) -> None:
+    script, folder = tmp_path / "train.py", tmp_path / "trainers" / "t1"
+    script.write_text("")
+    folder.mkdir(parents=True)
+    launched = launch(script, [], sys.executable, (), sync="diloco:every=50")
+    (folder / "spec.json").write_bytes(msgspec.json.encode(launched))
+    again = launch_again(tmp_path, "t1", "options")
+    assert again.environment[SYNC] == str(DiLoCo(50))
