@@ -12,6 +12,8 @@ from pilot.train.state.shares import Shares
 
 WINDOW = 20
 """The current rate is the median of this many steps (FreeTrain's and MalleTrain's monitors need a recent rate)."""
+ROUNDS = 5
+"""The current rate of training in rounds is the median of this many."""
 PERIOD_S = 10.0
 PERIOD_STEPS = 3
 """A report covers at least this time and this many steps."""
@@ -56,6 +58,27 @@ class StepMeter:
         """Return the median rate of the last steps of this generation; None before there are any."""
         rates = [samples / seconds for seconds, samples in self._steps if seconds > 0]
         return median(rates) if rates else None
+
+
+class RoundMeter(StepMeter):
+    """The same for a group that trains in rounds: stalls are those between inner steps, rates those of whole rounds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._rates: deque[float] = deque(maxlen=ROUNDS)
+
+    def regrouped(self) -> None:
+        super().regrouped()
+        self._rates.clear()
+
+    def held(self, trained_s: float, exchange_s: float, samples: int, part: float) -> None:
+        """Note a round of this generation, with ``samples`` of all ranks, of which ``part`` was done before it ended.
+        As much of the exchange is counted: to end a round early, for a newcomer say, is a cost of that change.
+        """
+        self._rates.append(samples / max(trained_s + exchange_s * part, 1e-9))
+
+    def samples_per_s(self) -> float | None:
+        return median(self._rates) if self._rates else None
 
 
 class PaceMeter:
