@@ -14,9 +14,10 @@ from pilot.core.pool.evidence import headline
 from pilot.core.trainer.budget import unit
 from pilot.core.trainer.proof import ProofState
 from pilot.core.trainer.trainer import ENDED, Phase
-from pilot.history.words import amount, counted, duration, node_count
+from pilot.history.words import amount, counted, duration, node_count, round_words
 from pilot.protocol.node_names import shortened
 from pilot.protocol.pool_status import PoolStatus, TrainerHistory, TrainerStatus
+from pilot.submission.seldom import IN_ROUNDS
 
 PHASE_STYLE = {
     Phase.RUNNING: "green",
@@ -162,10 +163,13 @@ def notes(trainer: TrainerStatus) -> Iterator[tuple[str, str]]:
         yield mixed, "dim"
     if trainer.check in CHECKED and trainer.phase not in ENDED:
         yield trainer.check_text, "yellow"
-    if trainer.metrics:
-        first = [name for name in FIRST_METRICS if name in trainer.metrics]
-        names = dict.fromkeys([*first, *trainer.metrics])
-        values = {name: trainer.metrics[name] for name in names}
+    metrics = trainer.metrics
+    if in_rounds := round_words(metrics):
+        yield in_rounds, "dim"
+        metrics = {name: value for name, value in metrics.items() if name not in IN_ROUNDS}
+    if metrics:
+        first = [name for name in FIRST_METRICS if name in metrics]
+        values = {name: metrics[name] for name in dict.fromkeys([*first, *metrics])}
         yield ", ".join(f"{n} {'not a number' if v is None else f'{v:.4g}'}" for n, v in values.items()), "dim"
 
 

@@ -23,6 +23,7 @@ from pilot.history.trainer_progress import ProgressPoint, TrainerProgress
 from pilot.host.printable import printable
 from pilot.protocol.node_names import shortened
 from pilot.protocol.remaining_work import BY_SESSION
+from pilot.submission.seldom import INNER_STEP_S, ROUND
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -95,7 +96,8 @@ def curves_of(progress: TrainerProgress, now_s: float) -> list[tuple[str, str]]:
     if progress.rescales:
         ended_s = now_s if progress.ended_s is None else progress.ended_s
         drawn.append(("Nodes and samples/s over time", svg(partial(_rate, progress=progress, ended_s=ended_s), *SIZE)))
-    names = dict.fromkeys(name for point in progress.points for name in point.metrics if name not in BY_SESSION)
+    left_out = BY_SESSION | {ROUND, INNER_STEP_S}
+    names = dict.fromkeys(name for point in progress.points for name in point.metrics if name not in left_out)
     for name in list(names)[:METRICS_MAX]:
         points = [p for p in progress.points if math.isfinite(p.metrics.get(name, math.nan))]
         if points:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from pilot.core.ids import NodeId
 from pilot.protocol.pool_status import SetAsideStatus
+from pilot.submission.seldom import IN_ROUNDS
 
 LEAST = 1e-6
 """A smaller amount is not told exactly."""
@@ -64,6 +65,14 @@ def duration(seconds: float) -> str:
     if hours:
         return f"{hours}h{minutes % 60:02}m"
     return f"{minutes}m{whole % 60:02}s" if minutes else f"{whole}s"
+
+
+def round_words(metrics: Mapping[str, float | None]) -> str:
+    """The round of a trainer that trains in rounds, and what the last one took; "" for others."""
+    round_, exchange_s, step_s = map(metrics.get, IN_ROUNDS)
+    if round_ is None or exchange_s is None or step_s is None:
+        return ""
+    return f"round {round_:,.0f}: exchange {amount(exchange_s)} s, inner step {amount(step_s)} s"
 
 
 def aside_words(aside: SetAsideStatus) -> str:

@@ -47,7 +47,8 @@ class TrainerStatus(Answer, frozen=True):
     rescale_up_s: float
     rescale_down_s: float  #: the same for a change to fewer nodes
     #: the latest metrics that the script reported, such as `loss`, and the learning rate; null for one that is not a
-    #: finite number
+    #: finite number. With `sync=`, `round` is the number of the round, and `exchange_s` and `inner_step_s` are what
+    #: the last exchange and an inner step before it took
     metrics: dict[str, float | None]
     elapsed_s: float  #: since it first trained (before that: since it was submitted), until now or its end
     left_s: float | None  #: time to the end of its loop at its current rate; null: not known. A script may end earlier

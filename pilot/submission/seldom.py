@@ -16,6 +16,9 @@ from pilot.core.errors import UserError
 SYNC = "PILOT_SYNC"
 """The variable that ``pilot submit --sync`` sets: its settings replace those of the script."""
 
+ROUND, EXCHANGE_S, INNER_STEP_S = IN_ROUNDS = "round", "exchange_s", "inner_step_s"
+"""What a session reports beside the script's metrics: its round's number, and the times of the last one."""
+
 WIRES = ("float32", "bfloat16", "int8")
 FRESH, COPY = "fresh", "copy"
 

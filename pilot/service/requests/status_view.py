@@ -20,7 +20,7 @@ from pilot.core.trainer.proof import ProofState
 from pilot.core.trainer.trainer import Trainer
 from pilot.history.monitor import Monitor
 from pilot.history.utilisation import Best, WorkAccount, utilisation
-from pilot.history.words import duration, node_count
+from pilot.history.words import duration, node_count, round_words
 from pilot.protocol.pool_status import (
     DecisionStatus,
     HeldNode,
@@ -313,6 +313,7 @@ def _explained(objective: str, core: Coordinator, monitor: Monitor, name: Traine
     )
     rates += speed_sentences(core.speeds(trainer), trainer.speeds.reference)
     record = monitor.trainers[name]
+    rates += [f"It trains in rounds; {of_rounds}."] if (of_rounds := round_words(record.metrics)) else []
     by_itself = record.progress_s is not None and not BY_SESSION.intersection(record.metrics)
     saves = "Its script saves its own checkpoints." if by_itself else core.checkpoint_interval(trainer).sentence()
     return Explained(trainer=name, sentences=[*sentences, *rates, saves], decision=found)

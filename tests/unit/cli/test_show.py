@@ -54,6 +54,15 @@ def test_all_of_it_is_shown_in_80_columns_and_in_plain_words() -> None:
     assert "/j: No space left on device: no decisions until" in lines(waiting, 200)[3]
 
 
+def test_the_round_of_a_trainer_and_what_it_took_are_told_apart_from_its_metrics() -> None:
+    in_rounds = {"round": 1200.0, "loss": 0.25, "exchange_s": 3.14159, "inner_step_s": 0.2041}
+    trainer = msgspec.structs.replace(TRAINER, phase=Phase.RUNNING, metrics=in_rounds)
+    shown = [line.plain for line in trainer_rows([trainer], 80)]
+    assert shown[-2:] == ["    round 1,200: exchange 3.14 s, inner step 0.204 s", "    loss 0.25"]
+    before_any = msgspec.structs.replace(trainer, metrics={"round": 0.0, "exchange_s": None, "inner_step_s": None})
+    assert not any("exchange 0" in line.plain for line in trainer_rows([before_any], 80))
+
+
 @pytest.mark.parametrize("width", [80, 160])
 def test_a_trainer_s_row_shows_how_far_it_is_and_what_it_waits_for(width: int) -> None:
     queued = msgspec.structs.replace(

@@ -198,7 +198,12 @@ def test_a_trainer_says_what_it_waits_for_and_how_far_it_is() -> None:
     assert (row.waits, row.epoch, row.epochs, row.steps) == ("", 1, 3, None)
     assert (row.metrics, row.left_s, row.elapsed_s) == ({"loss": 0.5}, 15.0, 11.0)
     stage.now_s = 30.0 + 7200.0
-    assert any("on 2 nodes (2.0 h ago)" in sentence for sentence in stage.view.explain(T).sentences)
+    sentences = stage.view.explain(T).sentences
+    assert any("on 2 nodes (2.0 h ago)" in sentence for sentence in sentences)
+    assert not any("in rounds" in sentence for sentence in sentences)
+    stage.monitor.trainers[T].metrics |= {"round": 12.0, "exchange_s": 3.1, "inner_step_s": 0.2}
+    in_rounds = "It trains in rounds; round 12: exchange 3.1 s, inner step 0.2 s."
+    assert in_rounds in stage.view.explain(T).sentences
 
 
 def test_why_a_trainer_that_has_just_come_has_its_nodes() -> None:
