@@ -17,6 +17,8 @@ one short-lived *rank process* per node, which only does MPI and may be killed a
   with one ``DOORBELL`` when all parts of the step are summed.
 - There are two more services: ``Gather`` (a row of integers from each rank to all) and ``Spread`` (a block of bytes
   from one rank to some others, in chunks). A generation begins with them.
+- In a round of seldom-synchronised training (``Open``) it does nothing but hear, by MPI messages from rank to rank,
+  that another node has ended the round, and pass that on (:class:`~pilot.comm.messages.Closing`).
 - A node may have several rank processes, called *rails*, which share its sums, because one alone cannot use all of a
   fast network.
 - A waiting rank process sleeps on its socket between two tests for completion, and blocks on it if no operation is
@@ -24,7 +26,7 @@ one short-lived *rank process* per node, which only does MPI and may be killed a
 
 Modules: ``arena`` shared memory, and the place of each gradient in it; ``channel`` the socket; ``messages`` the
 messages on it; ``rank_server`` the loop of the rank process; ``step_sum`` the sums of a step; ``rails`` several rank
-processes; ``pipeline`` large transfers in pieces; ``naps`` waiting; ``mpi`` MPI behind the small interface of
-``fabric``; ``rank`` the program; ``rank_order`` its order; ``pmi`` how ranks find each other; ``world`` the same for
-ranks on one host; ``mpich`` MPICH's environment and segments.
+processes; ``open_round`` the end of a round; ``pipeline`` large transfers in pieces; ``naps`` waiting; ``mpi`` MPI
+behind the small interface of ``fabric``; ``rank`` the program; ``rank_order`` its order; ``pmi`` how ranks find each
+other; ``world`` the same for ranks on one host; ``mpich`` MPICH's environment and segments.
 """

@@ -50,6 +50,12 @@ class Fabric(Protocol):
     def last_received(self) -> int:
         """The newest number from the previous rank; 0: none."""
 
+    def announce(self, number: int, ranks: Sequence[int]) -> None:
+        """Send a number to ``ranks``, without waiting for them."""
+
+    def announced(self) -> int:
+        """The highest number that a rank has announced to this one; -1: none."""
+
     @property
     def sockets(self) -> PeerSockets:
         """The connections on which operations make progress when a peer has sent something."""

@@ -110,8 +110,9 @@ class Broadcast(Note, frozen=True):
 
 
 class Open(Note, frozen=True):
-    """A round of seldom-synchronised training begins, number ``round``: its training processes train by themselves
-    until they gather. Other nodes that gather then are announced with ``Closing``.
+    """A round of seldom-synchronised training begins, number ``round``, higher than the last one of this generation:
+    training processes train by themselves until they gather. If another node gathers first, they get a ``Closing``
+    (perhaps only when they wait for the answer to their own ``Gather``).
     """
 
     round: Count

@@ -67,6 +67,8 @@ class MpiFabric:
         self._aside = aside
         self._received = 0
         self._sending = MPI.REQUEST_NULL
+        self._announced = -1
+        self._announcing: list[MPI.Request] = []
         self.rank: int = comm.Get_rank()
         self.size: int = comm.Get_size()
 
@@ -108,6 +110,21 @@ class MpiFabric:
             self._comm.Recv(number, (self.rank - 1) % self.size)
             self._received = int(number[0])
         return self._received
+
+    def announce(self, number: int, ranks: Sequence[int]) -> None:
+        """See :class:`~pilot.comm.fabric.Fabric`."""
+        assert self._aside is not None, "only the fabric of all ranks announces"
+        self._announcing = [request for request in self._announcing if not request.Test()]
+        self._announcing += [self._aside.Isend(np.array([number], np.int64), rank) for rank in ranks]
+
+    def announced(self) -> int:
+        """See :class:`~pilot.comm.fabric.Fabric`."""
+        assert self._aside is not None, "only the fabric of all ranks announces"
+        number = np.empty(1, np.int64)
+        while self._aside.Iprobe():
+            self._aside.Recv(number)
+            self._announced = max(self._announced, int(number[0]))
+        return self._announced
 
 
 def start(rail: int = 0, rails: int = 1) -> MpiFabric:

@@ -68,12 +68,14 @@ MOST_WAKES = 1000
 
 
 class Naps:
-    """A rank process's sleeps of one step. While nothing happens they get longer. They end when a peer has sent
-    something, at most :data:`MOST_WAKES` times: data that MPI does not read yet would wake us again and again.
+    """A rank process's sleeps of one step, or of an open round. While nothing happens they get longer, up to
+    ``longest_s``. They end when a peer has sent something, at most :data:`MOST_WAKES` times: data that MPI does not
+    read yet would wake us again and again.
     """
 
-    def __init__(self, sockets: PeerSockets) -> None:
+    def __init__(self, sockets: PeerSockets, longest_s: float = LONGEST_NAP_S) -> None:
         self._sockets = sockets
+        self._longest_s = longest_s
         self._woken = 0
         self._nap_s = 0.0
 
@@ -83,7 +85,7 @@ class Naps:
         """
         rung, sent = self._sleep(channels) if under_way else (ready(channels), False)
         self._woken += sent
-        self._nap_s = 0.0 if rung else FIRST_NAP_S if sent else longer(self._nap_s)
+        self._nap_s = 0.0 if rung else FIRST_NAP_S if sent else longer(self._nap_s, self._longest_s)
         return rung
 
     def part_over(self) -> None:
@@ -111,9 +113,9 @@ def ready_or_sent(channels: Sequence[Channel], sockets: PeerSockets, timeout_s: 
     return rung, len(readable) > len(rung)
 
 
-def longer(nap_s: float) -> float:
+def longer(nap_s: float, longest_s: float = LONGEST_NAP_S) -> float:
     """Return the length of the next sleep after one of ``nap_s`` in which nothing happened."""
-    return min(max(nap_s * GROWTH, FIRST_NAP_S), LONGEST_NAP_S)
+    return min(max(nap_s * GROWTH, FIRST_NAP_S), longest_s)
 
 
 def wait_for(done: Callable[[], bool], channels: Sequence[Channel]) -> None:

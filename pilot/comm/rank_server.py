@@ -1,6 +1,6 @@
 """The loop of a rank process: serves its training processes until they quit.
 
-A node's training processes make the same requests in the same order, so they are read in rounds, one packet from each.
+A node's training processes make the same requests in the same order, so one packet is read from each of them at a time.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from pilot.comm import note_checks
 from pilot.comm.arena import Arena
-from pilot.comm.channel import MAX_PACKET_BYTES, WORD_BYTES, Channel, ready
+from pilot.comm.channel import MAX_PACKET_BYTES, WORD_BYTES, Channel
 from pilot.comm.fabric import Fabric
 from pilot.comm.messages import (
     AnyNote,
@@ -33,9 +33,10 @@ from pilot.comm.messages import (
     SpreadDone,
 )
 from pilot.comm.naps import wait_for
+from pilot.comm.open_round import OpenRound
 from pilot.comm.pipeline import Pipeline, SharedPart, shared_parts
 from pilot.comm.rails import Rails, broadcast_pieces, leave_together
-from pilot.comm.step_sum import Rounds, StepSum
+from pilot.comm.step_sum import Lockstep, StepSum
 from pilot.core.errors import ProtocolError
 
 MOVING_EVERY_S = 1.0
@@ -63,7 +64,8 @@ class RankServer:
         self._fabric = fabric
         self._generation = generation
         self._rails = rails or Rails()
-        self._rounds = Rounds(fabric, self._channels)
+        self._lockstep = Lockstep(fabric, self._channels)
+        self._round = OpenRound(fabric, self._channels)
         self._arenas: dict[int, list[SharedPart]] = {}
         self._selected: int | None = 0
 
@@ -71,19 +73,19 @@ class RankServer:
         """Serve until ``Quit``; raises :class:`~pilot.comm.channel.PeerGone` if one of them ends without sending it."""
         for rank, channel in self._by_rank():
             channel.send(Here(self._generation, rank, self._fabric.size * len(self._channels)))
-        while self._serve_round():
+        while self._serve_next():
             pass
         self._rails.send(Quit())
         leave_together(self._fabric)
 
-    def _serve_round(self) -> bool:
+    def _serve_next(self) -> bool:
         notes, fds = self._receive_all()
         if len(set(map(type, notes))) > 1:
             self._expect_in_step(notes)
         match notes[0]:
             case None:
                 _alike(type(None), notes)
-                StepSum(self._parts(), self._channels, self._fabric, self._rails, self._rounds).run()
+                StepSum(self._parts(), self._channels, self._fabric, self._rails, self._lockstep).run()
             case Attach():
                 self._attach(_alike(Attach, notes), fds)
             case Select():
@@ -98,7 +100,8 @@ class RankServer:
                 _alike(Quit, notes)
                 return False
             case Open():
-                _alike(Open, notes)
+                note_checks.no_descriptors(fds)
+                self._round.open(_alike(Open, notes))
             case Here() | Gathered() | Closing() | OutOfStep() | Broadcast() | Moving() | SpreadDone():
                 raise ProtocolError(f"a training process must not send {type(notes[0]).__name__}")
             case _:
@@ -111,7 +114,7 @@ class RankServer:
         fds: list[int | None] = [None] * len(self._channels)
         silent = self._channels.copy()
         while silent:
-            for channel in ready(silent):
+            for channel in self._round.ready(silent):
                 rank = self._channels.index(channel)
                 notes[rank], fds[rank] = channel.receive()
                 silent.remove(channel)
@@ -152,19 +155,20 @@ class RankServer:
         """Part of a step, and so a sum: to a row of zeros each node adds the numbers of its processes."""
         selected = np.zeros((self._fabric.size, len(notes)), np.int64)
         selected[self._fabric.rank] = [note.number for note in notes]
-        self._rounds.begins()
+        self._lockstep.begins()
         operation = self._fabric.sum(selected)
-        wait_for(lambda: self._rounds.summed(operation), self._channels)
+        wait_for(lambda: self._lockstep.summed(operation), self._channels)
         self._selected = notes[0].number if (selected == notes[0].number).all() else None
         self._rails.send(notes[0])
         self._answer(selected, len(notes))
 
     def _gather(self, given: Sequence[Sequence[int]]) -> None:
         ours = note_checks.one_row(given)
+        self._round.close()
         rows = np.empty((self._fabric.size, len(ours)), np.int64)
-        self._rounds.begins()
+        self._lockstep.begins()
         operation = self._fabric.gather(ours, rows)
-        wait_for(lambda: self._rounds.gathered(operation), self._channels)
+        wait_for(lambda: self._lockstep.gathered(operation), self._channels)
         self._answer(rows, len(given))
 
     def _answer(self, rows: NDArray[np.int64], local: int) -> None:
@@ -176,7 +180,7 @@ class RankServer:
                 channel.send(gathered)
 
     def _spread(self, notes: Sequence[Spread], fds: Sequence[int | None]) -> None:
-        self._rounds.begins()
+        self._lockstep.begins()
         local, root, takers = len(notes), notes[0].root, notes[0].takers
         first = self._fabric.rank * local
         note_checks.check_spread(notes, fds, first, self._fabric.size * local)

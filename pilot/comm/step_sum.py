@@ -61,7 +61,7 @@ def _pieces(array: NDArray[np.generic]) -> list[slice]:
 
 class StepSum:
     """One step; ``channels`` lead to the training processes of this node, ``rails`` to its other rank processes;
-    ``rounds`` detects ranks that do not sum.
+    ``lockstep`` detects ranks that do not sum.
     """
 
     def __init__(
@@ -70,13 +70,13 @@ class StepSum:
         channels: Sequence[Channel],
         fabric: Fabric,
         rails: Rails,
-        rounds: Rounds,
+        lockstep: Lockstep,
     ) -> None:
         self._parts = parts
         self._channels = channels
         self._fabric = fabric
         self._rails = rails
-        self._rounds = rounds
+        self._lockstep = lockstep
         self._sums = Pipeline()
         self._started = 0
         self._over = 0
@@ -89,14 +89,14 @@ class StepSum:
         self._rails.begin_step()
         self._start_rung()
         naps = Naps(self._fabric.sockets)
-        self._rounds.begins()
+        self._lockstep.begins()
         while self._over < len(self._parts):
             if rung := naps.nap(self._expected(), under_way=self._over < self._started):
                 self._receive(rung)
             elif self._finish():
                 naps.part_over()
             else:
-                self._rounds.sums()
+                self._lockstep.sums()
         for channel in self._channels:
             channel.ring()
 
@@ -145,15 +145,16 @@ class StepSum:
 
 
 LONG_S = 1.0
-"""A shorter round costs nothing, a longer sum one check in so many seconds, a longer gather one message."""
+"""A shorter operation costs nothing, a longer sum one check in so many seconds, a longer gather one message."""
 
 
-class Rounds:
+class Lockstep:
     """Detects ranks out of step: some gather while others sum, so that all would wait for each other for ever.
 
-    Ranks go through the same rounds (a step, a gather, a spread), so a round has the same number on all. A rank that
-    waits in a gather for long sends that number to the next rank; one that waits in a sum for long checks whether it
-    received its own. If ranks are out of step, at least one that sums comes after one that gathers.
+    Ranks go through the same operations (a step, a gather, a spread), so each has the same number on all. A rank that
+    waits in a gather for long sends its number to the next rank; one that waits in a sum for long checks whether it
+    received its own. If ranks are out of step, at least one that sums comes after one that gathers. A rank in an open
+    round (:mod:`pilot.comm.open_round`) is in no operation: it comes to the same gather later.
 
     Parameters
     ----------
@@ -164,26 +165,26 @@ class Rounds:
     def __init__(self, fabric: Fabric, channels: Sequence[Channel]) -> None:
         self._fabric = fabric
         self._channels = channels
-        self._round = 0
+        self._number = 0
         self._again_s = math.inf
 
     def begins(self) -> None:
-        """Begin the next round."""
-        self._round += 1
+        """Begin the next operation."""
+        self._number += 1
         self._again_s = time.monotonic() + LONG_S
 
     def gathered(self, operation: Operation) -> bool:
-        """Whether ``operation``, the gather of this round, is complete; makes it progress."""
+        """Whether ``operation``, the current gather, is complete; makes it progress."""
         if operation.done():
             self._fabric.last_received()  # unread messages would pile up
             return True
         if time.monotonic() >= self._again_s:
             self._again_s = math.inf
-            self._fabric.send_next(self._round)
+            self._fabric.send_next(self._number)
         return False
 
     def summed(self, operation: Operation) -> bool:
-        """Whether ``operation``, a sum of this round, is complete; makes it progress."""
+        """Whether ``operation``, the current sum, is complete; makes it progress."""
         if operation.done():
             return True
         self.sums()
@@ -195,7 +196,7 @@ class Rounds:
         if now_s < self._again_s:
             return
         self._again_s = now_s + LONG_S
-        if self._fabric.last_received() == self._round:
+        if self._fabric.last_received() == self._number:
             self._again_s = math.inf
             previous = (self._fabric.rank - 1) % self._fabric.size
             for channel in self._channels:

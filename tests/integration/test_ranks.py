@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ import pytest
 from pilot.comm import mpich
 from pilot.comm.arena import Arena
 from pilot.comm.channel import Channel, listen
-from pilot.comm.messages import Attach, BucketPart, Gather, Gathered, Here, Quit
+from pilot.comm.messages import Attach, BucketPart, Closing, Gather, Gathered, Here, Open, Quit
 from pilot.comm.mpich import segment_name
 from pilot.comm.pmi import variables
 from pilot.comm.rank_order import WORKER_GONE, RankOrder, encode
@@ -96,6 +97,58 @@ def test_ranks_sum_and_end_in_good_order(tmp_path: Path, size: int, rails: int) 
             assert channel.receive() == (Gathered([[rank] for rank in range(size)]), None)
             channel.send(Quit())
         assert [process.wait(LIMIT_S) for process in group.processes] == [0] * size * rails
+
+
+@pytest.mark.parametrize(("size", "rails"), [(1, 1), (2, 2), (5, 1)])
+def test_the_first_rank_that_gathers_ends_the_round_of_all(tmp_path: Path, size: int, rails: int) -> None:
+    with ranks(tmp_path, size, rails) as group:
+        for channel in group.channels:
+            assert channel.receive()[0] is not None
+        for number in range(2 * size):
+            first = group.channels[number % size]
+            for channel in group.channels:
+                channel.send(Open(number))
+            first.send(Gather([number]))
+            for channel in group.channels:
+                if channel is not first:
+                    assert channel.receive() == (Closing(number), None)
+                    channel.send(Gather([number]))
+            assert [channel.receive() for channel in group.channels] == [(Gathered([[number]] * size), None)] * size
+        _gather_at_once_and_quit(group, Open(2 * size))
+        assert [process.wait(LIMIT_S) for process in group.processes] == [0] * size * rails
+
+
+def _gather_at_once_and_quit(group: Ranks, opened: Open) -> None:
+    """So that each rank leaves unread that others end the round."""
+    for channel in group.channels:
+        channel.send(opened)
+        channel.send(Gather([1]))
+    for channel in group.channels:
+        answer, _ = channel.receive()
+        if answer == Closing(opened.round):
+            answer, _ = channel.receive()
+        assert answer == Gathered([[1]] * len(group.channels))
+        channel.send(Quit())
+
+
+def test_ranks_in_an_open_round_sleep_also_when_one_has_died(tmp_path: Path) -> None:
+    with ranks(tmp_path, 3) as group:
+        for channel in group.channels:
+            channel.receive()
+            channel.send(Open(0))
+        *living, dead = group.processes
+        dead.kill()
+        dead.wait()
+        before_s = _cpu_s(living)
+        time.sleep(1.0)  # what is measured
+        assert _cpu_s(living) - before_s < 0.3
+        for channel, process in zip(group.channels, living, strict=False):
+            channel.close()
+            assert process.wait(LIMIT_S) == WORKER_GONE
+
+
+def _cpu_s(processes: list[subprocess.Popen[bytes]]) -> float:
+    return sum(sum(psutil.Process(process.pid).cpu_times()[:2]) for process in processes)
 
 
 def test_ranks_listen_on_the_sites_interface_only(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from pilot.comm.fabric import Fabric
 from pilot.comm.naps import PeerSockets, ready_or_sent
 from pilot.comm.pipeline import SharedPart
 from pilot.comm.rails import Rails
-from pilot.comm.step_sum import Rounds
+from pilot.comm.step_sum import Lockstep
 
 LONG_S = 60.0
 Ends = tuple[socket.socket, socket.socket]
@@ -100,5 +100,5 @@ def test_what_nobody_reads_does_not_end_sleeps_for_ever(connection: Ends, monkey
     monkeypatch.setattr(naps, "ready", sleep)
     connection[1].send(b"of the next sum")
     fabric: Fabric = Ahead()  # type: ignore[assignment]  # it has what a step needs
-    step_sum.StepSum([SharedPart((np.ones(4),), "", per_process=True)], [], fabric, Rails(), Rounds(fabric, [])).run()
+    step_sum.StepSum([SharedPart((np.ones(4),), "", per_process=True)], [], fabric, Rails(), Lockstep(fabric, [])).run()
     assert sleeps == {"early": naps.MOST_WAKES, "complete": 1}

@@ -14,10 +14,12 @@ from pilot.comm.channel import Channel, PeerGone, ready
 from pilot.comm.messages import (
     AnyNote,
     Attach,
+    Closing,
     Gather,
     Gathered,
     Here,
     Moving,
+    Open,
     OutOfStep,
     Quit,
     Select,
@@ -326,6 +328,82 @@ def test_processes_of_a_node_that_sum_while_others_gather_are_notified() -> None
     node.ranks[2].channel.hang_up()
     assert node.ranks[0].ended()
     assert isinstance(node.error, PeerGone)
+
+
+@pytest.mark.parametrize("first", [0, 3, 5])
+def test_the_first_node_that_gathers_ends_the_round_of_all(ranks: list[Rank], first: int) -> None:
+    for number in (0, 1, 7):
+        for rank in ranks:
+            rank.channel.send(Open(number))
+        gathering = [rank for rank in ranks if rank.belongs_with(ranks[first])]
+        for rank in gathering:
+            rank.channel.send(Gather([number]))
+        others = [rank for rank in ranks if rank not in gathering]
+        assert [rank.note() for rank in others] == [Closing(number)] * len(others)
+        assert not ready([rank.channel for rank in ranks], 0.05), "once is enough"
+        for rank in others:
+            rank.channel.send(Gather([number]))
+        assert [rank.note() for rank in ranks] == [Gathered([[number]] * 6)] * 6
+    quit_all(ranks)
+
+
+def test_a_round_that_another_node_has_ended_ends_for_who_opens_it_later(ranks: list[Rank]) -> None:
+    late = [rank for rank in ranks if rank.belongs_with(ranks[-1])]
+    early = [rank for rank in ranks if rank not in late]
+    for rank in early:
+        rank.channel.send(Open(3))
+        rank.channel.send(Gather([1]))
+    for rank in late:
+        rank.channel.send(Open(3))
+    if early:
+        assert [rank.note() for rank in late] == [Closing(3)] * len(late)
+    for rank in late:
+        rank.channel.send(Gather([1]))
+    assert [rank.note() for rank in ranks] == [Gathered([[1]] * 6)] * 6
+    quit_all(ranks)
+
+
+def test_a_node_that_waits_long_for_those_in_a_round_is_not_out_of_step(
+    ranks: list[Rank], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_sum, "LONG_S", 0.01)
+    told = threading.Event()
+    monkeypatch.setattr(TwinFabric, "send_next", lambda fabric, number: (send_next(fabric, number), told.set()))
+    layout = attach(ranks)
+    for rank in ranks:
+        rank.channel.send(Open(0))
+    waiting = [rank for rank in ranks if rank.belongs_with(ranks[0])]
+    others = [rank for rank in ranks if rank not in waiting]
+    for rank in waiting:
+        rank.channel.send(Gather([1]))
+    assert told.wait(10)
+    for rank in others:
+        rank.channel.send(Gather([1]))
+        assert rank.note() == Closing(0)
+    assert [rank.note() for rank in ranks] == [Gathered([[1]] * 6)] * 6
+    for rank in (*waiting, *others):
+        assert not ready([ranks[0].channel, ranks[-1].channel], 0.05), "a sum waits for long, too"
+        for _ in layout.parts[1:]:
+            rank.channel.ring()
+    assert [rank.note() for rank in ranks] == [None] * 6
+    quit_all(ranks)
+
+
+def test_a_process_that_goes_in_an_open_round_takes_its_rank_process_along(ranks: list[Rank]) -> None:
+    for rank in ranks:
+        rank.channel.send(Open(0))
+    ranks[-1].channel.hang_up()
+    assert ranks[-1].ended()
+    assert isinstance(ranks[-1].error, PeerGone)
+
+
+def test_processes_of_a_node_that_open_different_rounds_are_refused() -> None:
+    node = Node(World(1).ranks(), 2)
+    for number, rank in enumerate(node.ranks):
+        rank.note()
+        rank.channel.send(Open(number))
+    assert node.ranks[0].ended()
+    assert isinstance(node.error, ProtocolError)
 
 
 def attach(ranks: list[Rank]) -> ArenaLayout:

@@ -32,6 +32,7 @@ class World:
     def __init__(self, size: int) -> None:
         self.size = size
         self.sent = [0] * size
+        self.announced = [-1] * size
         self._lock = threading.Lock()
         self._meetings: dict[tuple[Any, ...], Meeting] = {}
 
@@ -113,6 +114,13 @@ class TwinFabric:
 
     def last_received(self) -> int:
         return self._world.sent[self.rank]
+
+    def announce(self, number: int, ranks: Sequence[int]) -> None:
+        for rank in ranks:
+            self._world.announced[rank] = max(number, self._world.announced[rank])
+
+    def announced(self) -> int:
+        return self._world.announced[self.rank]
 
     def _meet(self, brought: NDArray[Any], combine: Callable[[Deposits], None], kind: str = "sums") -> Operation:
         self._operations[kind] += 1
