@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from pilot.comm.channel import PeerGone
-from pilot.comm.messages import Attach, Gather, Quit, Select
+from pilot.comm.messages import Attach, Closing, Gather, Open, Quit, Select
 from pilot.core.commands import (
     DissolveGroup,
     ExamineGroup,
@@ -47,8 +47,14 @@ from pilot.train.ranks.reporter import Metrics, Reporter
 from pilot.train.ranks.saver import Saver
 from pilot.train.ranks.script_end import Released, release_when, released
 from pilot.train.ranks.state_sharing import StateSharing
+from pilot.train.state.progress import LineageRow
 from pilot.train.state.state_transfer import NOTHING, Spreading
 from pilot.train.state.training import Training
+
+_LOOKS = 3
+"""So often a worker looks at its sockets between two inner steps: a rank process connects, and then says of which
+generation it is.
+"""
 
 
 class Elastic(RankGroup):
@@ -100,10 +106,15 @@ class Elastic(RankGroup):
             trainer, training, saver, self.next_steps, link, self._gather, answer, self._lose, ties, seat.size
         )
         self._ending_ranks: set[int] = set()
-        self._held = NOTHING
+        self.held = NOTHING
         self._agreed: tuple[Membership, Words] | None = None
         self._released: Membership | None = None
         self._in_step = self._write_later = False
+        self._closing = NOTHING
+        #: called when ranks have a new group, before they share a state, with the generation of the one they have
+        self.regroup: Callable[[Membership, int], None] = lambda _group, _held: None
+        #: called before a state is saved
+        self.before_write: Callable[[], None] = lambda: None
 
     def enter(self) -> Membership:
         """Return the group in force, after waiting for one; after the end return the last one."""
@@ -177,10 +188,14 @@ class Elastic(RankGroup):
         self._reporter.stepped(group, position.epoch, share, metrics)
         self._agreed = group, words
         if group.size > 1:
-            pace = self._pace.applied(time.monotonic(), self._stall_timer.ended_s, share.samples)
-            self.own_s = self._pace.last_s
-            if pace is not None and self._seat.rank == 0:  # within a node processes wait for each other's computations
-                self._link.send(pace)
+            self._own_time(share)
+
+    def _own_time(self, share: StepShare) -> None:
+        """Measure how long this rank computed for the step, and report that now and then."""
+        pace = self._pace.applied(time.monotonic(), self._stall_timer.ended_s, share.samples)
+        self.own_s = self._pace.last_s
+        if pace is not None and self._seat.rank == 0:  # within a node processes wait for each other's computations
+            self._link.send(pace)
 
     def settle(self) -> None:
         """Pause or switch if the step's words agreed on that, and save if it is due: the safe point after a step."""
@@ -208,6 +223,38 @@ class Elastic(RankGroup):
             return [row[1:] for row in rows]
         self._pause(group)
         raise PeerGone
+
+    def rows(self, row: list[int]) -> list[list[int]]:
+        return self._gather(self._expect_group(), row)
+
+    def opened(self, number: int) -> None:
+        self._in_step = True
+        with suppress(PeerGone):
+            group = self._expect_group()
+            self._link.channel(group.generation).send(Open(number))
+
+    def stepped_alone(self, share: StepShare, metrics: Metrics) -> None:
+        group = self._group
+        if group is not None:
+            self._reporter.stepped_alone(group, metrics)
+            self._own_time(share)
+            self._pace.begins(time.monotonic(), self._stall_timer.ended_s)
+
+    def is_asked(self, number: int) -> bool:
+        for _ in range(_LOOKS):
+            self._attend(0.0)
+        if self._group is not None:
+            asked = self._membership.is_joining or self._membership.pause_asked or self._write_later
+            return asked or self._closing >= number
+        if self._write_later:
+            self._leave_step()
+        return self._membership.startable() is not None
+
+    def held_round(self, words: Words, rows: Sequence[LineageRow], samples: int, metrics: Metrics) -> None:
+        group = self._group
+        assert group is not None
+        self._reporter.held(group, rows, samples, metrics)
+        self._agreed = group, words
 
     def hand_over(self, giver: int, takers: Sequence[int]) -> None:
         """Hand over the state as at the start of a generation."""
@@ -289,6 +336,8 @@ class Elastic(RankGroup):
             case RankConnected(generation):
                 if not self._membership.rank_connected(generation):
                     self._link.drop(generation)
+            case RankMessage(_, Closing(number)):
+                self._closing = number
             case RankMessage():
                 self._answers.messages.append(event)
             case RankGone(generation):
@@ -310,15 +359,17 @@ class Elastic(RankGroup):
     def _start(self, generation: int) -> None:
         """Start ``generation``; if that fails, none is in force afterwards."""
         self.revision += 1
+        self._closing = NOTHING
         try:
             group = self._ties.together(lambda: self._begin(generation))
-            resumed, self.newcomers = self._sharing.share(group, self._held)
+            self.regroup(group, self.held)
+            resumed, self.newcomers = self._sharing.share(group, self.held)
             self.next_steps.group_begins(resumes=bool(resumed))
         except PeerGone:
             self._lose(generation)
             self._in_force.started = None
             return
-        self._held = generation
+        self.held = generation
         self._in_force.started = group
         self._resized(group.size)
         self._reporter.started(group, resumed)
@@ -384,8 +435,9 @@ class Elastic(RankGroup):
             self._write_requested()
 
     def _write(self, *, asked: bool) -> None:
+        self.before_write()
         self._periodic.begun()
-        generation, step, state = max(self._held, 0), self._training.position.step, self._training.encoded()
+        generation, step, state = max(self.held, 0), self._training.position.step, self._training.encoded()
         self.next_steps.saved(generation)
         part = (self._seat.rank, self._training.shared()) if self._training.shards > 1 else None
         self._saver.write(generation, step, state, asked=asked, part=part)

@@ -13,6 +13,7 @@ from pilot.train.data.sampler import StepShare
 from pilot.train.gradients.step_words import Words
 from pilot.train.node.membership import Membership
 from pilot.train.ranks.reporter import Metrics
+from pilot.train.state.progress import LineageRow, Position
 from pilot.train.state.shares import MOST_TIMED
 from pilot.train.state.training import Training
 
@@ -25,7 +26,7 @@ class RankGroup:
 
     ``revision`` changes when the group does, and when a step is void; ``newcomers``: the group's newcomers when it
     began; ``next_steps``: compares the steps after checkpoints; ``own_s``: how long this rank computed for the step
-    before, 0: unknown.
+    before, 0: unknown; ``held``: the generation in which its state was last confirmed.
 
     Parameters
     ----------
@@ -37,6 +38,7 @@ class RankGroup:
     revision = 0
     newcomers = Newcomers()
     own_s = 0.0
+    held = 0
 
     def __init__(self, training: Training, resized: Callable[[int], None], keep: Keep = discard) -> None:
         self.next_steps = NextSteps(training, keep)
@@ -54,6 +56,14 @@ class RankGroup:
             self._resized(_ALONE.size)
             self._entered = True
         return _ALONE
+
+    def everyone(self) -> Membership:
+        """Return this rank's place among those of all nodes; in rounds a step's group has those of one node."""
+        return self.enter()
+
+    def seed_of(self, position: Position, share: StepShare) -> int:  # noqa: ARG002  # for overrides
+        """Return the number from which the ranks' random numbers in a step follow."""
+        return position.step
 
     def attach(self) -> None:
         """Use the session's new exchanges from now on; called on all ranks, between two steps."""
@@ -92,6 +102,25 @@ class RankGroup:
         Raises :class:`~pilot.comm.channel.PeerGone` if the group broke or changed here; then no rank uses the rows.
         """
         return [row]
+
+    def rows(self, row: list[int]) -> list[list[int]]:
+        """Like :meth:`gather`, but no safe point: the group does not pause here."""
+        return [row]
+
+    def opened(self, number: int) -> None:
+        """Note that a round begins; these calls are for rounds only (:mod:`pilot.train.rounds.rounds`)."""
+
+    def stepped_alone(self, share: StepShare, metrics: Metrics) -> None:
+        """Report an inner step."""
+
+    def is_asked(self, number: int) -> bool:  # noqa: ARG002  # for overrides
+        """Return whether round ``number`` is to be closed: other nodes have closed it, or the group is to change, to
+        pause or to save. Called between inner steps.
+        """
+        return False
+
+    def held_round(self, words: Words, rows: Sequence[LineageRow], samples: int, metrics: Metrics) -> None:
+        """Report that a round is held, which committed ``rows``, of so many ``samples``; ``words`` are its sums."""
 
     def hand_over(self, giver: int, takers: Sequence[int]) -> None:
         """Give the state of rank ``giver`` to ``takers``; called on all ranks. Raises like :meth:`gather`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import astuple
 
 import psutil
@@ -110,12 +110,28 @@ class Reporter:
 
     def stepped(self, group: Membership, epoch: int, share: StepShare, metrics: Metrics) -> None:
         """Note that a step was applied, and report it when it is time."""
-        now_s = time.monotonic()
-        self.meter.stepped(now_s, share.total)
-        if group.rank != 0:
-            return
-        self._unreported.add(group.generation, epoch, self._training.position.step - 1, share.cursor, share.cursor_end)
-        self._behind = group
+        self.meter.stepped(time.monotonic(), share.total)
+        if group.rank == 0:
+            step = self._training.position.step - 1
+            self._unreported.add(group.generation, epoch, step, share.cursor, share.cursor_end)
+            self._report_if_due(group, metrics)
+
+    def stepped_alone(self, group: Membership, metrics: Metrics) -> None:
+        """Note an inner step of a round, and report it when it is time."""
+        if group.rank == 0:
+            self._report_if_due(group, metrics)
+
+    def held(self, group: Membership, rows: Sequence[LineageRow], samples: int, metrics: Metrics) -> None:
+        """Report that a round is held, which committed ``rows``, of so many ``samples``."""
+        self.meter.stepped(time.monotonic(), samples)
+        if group.rank == 0:
+            for row in rows:
+                self._unreported.append(row)
+            self._due_s = 0.0
+            self._report_if_due(group, metrics)
+
+    def _report_if_due(self, group: Membership, metrics: Metrics) -> None:
+        now_s, self._behind = time.monotonic(), group
         if now_s >= self._due_s or (
             self._training.reports.count > self._reports_sent and self._reporting.allows(now_s)
         ):

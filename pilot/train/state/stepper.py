@@ -169,6 +169,17 @@ class Steppers:
             "scaler": _form({name: one.state_dict() for name, one in self.scalers.items()}),
         }
 
+    def with_own_state(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """Return ``state``, a result of :meth:`capture`, with the states of this process's optimizers and scalers; the
+        options of groups, and schedulers, stay those of ``state``.
+        """
+        own = self.capture()
+        optimizers = {
+            name: {**_of(state["optimizer"], name), "state": _of(own["optimizer"], name)["state"]}
+            for name in self.optimizers
+        }
+        return {**state, **own, "optimizer": _form(optimizers), "scheduler": state["scheduler"]}
+
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over a result of :meth:`capture`."""
         for name, optimizer in self.optimizers.items():

@@ -1,0 +1,1 @@
+"""Rounds of seldom-synchronised training: each node trains by itself, and then all exchange what they have trained"""

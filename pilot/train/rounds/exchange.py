@@ -1,0 +1,61 @@
+"""The exchange at a round's end: the changes of the shared values, each node's weighted by its samples, summed over the
+nodes like the gradients of a step, with the same control words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from pilot.comm.channel import PeerGone
+from pilot.core.errors import PilotError
+from pilot.train.gradients.exchange import Exchange
+from pilot.train.gradients.step_words import Words
+from pilot.train.node.node_group import NodeGroup
+from pilot.train.ranks.group import RankGroup
+from pilot.train.state.outer import Outer
+from pilot.train.state.training import Training
+
+
+class OuterExchange:
+    """The exchange of one session's ``outer`` values, in ``each``, where a group looks for what it sums; ``group``: the
+    processes of the node, each of which sends a part.
+    """
+
+    def __init__(self, training: Training, outer: Outer, group: NodeGroup | None) -> None:
+        self._training, self._outer, self._group = training, outer, group
+        self.each: list[Exchange] = []
+        self.renew()
+
+    def renew(self) -> None:
+        """Exchange what is trained and tracked now."""
+        for exchange in self.each:
+            exchange.close()
+        self._outer.renew()
+        wire = self._outer.settings.wire
+        self.each = [Exchange(self._outer.values, None if wire == "float32" else wire, group=self._group)]
+
+    def idle(self) -> None:
+        """Call :meth:`Exchange.idle <pilot.train.gradients.exchange.Exchange.idle>`."""
+        self.each[0].idle()
+
+    def sum(self, group: RankGroup, ranks: int, samples: int, total: int, words: Callable[[], Words]) -> Words:
+        """Sum the changes over the ``ranks`` of ``group``, in which this one's count for ``samples`` of ``total`` (0:
+        they do not), and leave the sums in the values' ``grad``. Return the summed words; :class:`PeerGone` if the
+        group broke.
+        """
+        exchange = self.each[0]
+        exchange.begin(group.ring, alone=ranks == 1)
+        exchange.begin_batch(samples / total if total else 0.0, last=True)
+        if samples:
+            self._outer.contribute()
+        exchange.flush()
+        exchange.finish(replace(words(), samples=samples))
+        if not group.summed():
+            exchange.idle()
+            exchange.drop_gradients()
+            raise PeerGone
+        summed = exchange.take()
+        if summed.samples != total:
+            raise PilotError(f"the ranks exchanged {summed.samples:.0f} samples in a round of {total}")
+        return summed

@@ -1,0 +1,166 @@
+"""What the nodes of a seldom-synchronised training share between two rounds: parameters, their outer optimizer, and
+averages of buffers and of tracked modules.
+
+At a round's end all nodes add up the changes since its beginning, weighted by samples. Parameters are then stepped by
+the outer optimizer, whose gradient is the mean change with the opposite sign; other values change by the mean
+(a constant therefore stays the same to the last bit; whole numbers are rounded).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import nn
+
+from pilot.checkpoint import checksums
+from pilot.checkpoint.tree import copied
+from pilot.core.errors import UserError
+from pilot.submission.seldom import DiLoCo
+from pilot.train.state.stepper import Steppers, options_of, set_options
+from pilot.train.state.trained_set import TrainedSet
+
+Place = tuple[dict[str, Any], str]
+"""The dict that holds a tensor, and its key: a module may replace its buffers."""
+
+
+class Outer:
+    """The shared values of one session.
+
+    ``values``: a tensor for each, as it was when the round began; its ``grad`` is what is summed over the nodes.
+    ``of_shards`` is always empty, because sharded models are refused.
+
+    Parameters
+    ----------
+    settings : the outer optimizer's
+    model, tracked : the modules whose buffers are averaged, and all tensors of tracked ones
+    trained : the parameters
+    steppers : the inner optimizers, which stay as they are
+    """
+
+    of_shards: frozenset[str] = frozenset()
+
+    def __init__(
+        self, settings: DiLoCo, model: nn.Module, tracked: dict[str, Any], trained: TrainedSet, steppers: Steppers
+    ) -> None:
+        self.settings = settings
+        self._model, self._tracked, self._trained, self._steppers = model, tracked, trained, steppers
+        self._momentum: dict[str, torch.Tensor] = {}
+        self.renew()
+
+    def renew(self) -> None:
+        """Share what is trained and tracked now; momentum stays with the parameters of the same name."""
+        self._parameters = self._trained.trained()
+        self._places = dict(self._averaged())
+        self._shared = {name: nn.Parameter(one.detach().clone()) for name, one in self._parameters.items()}
+        self._means = {name: nn.Parameter(_real(held[key])) for name, (held, key) in self._places.items()}
+        settings = self.settings
+        self._optimizer = torch.optim.SGD(
+            [{"params": [*self._shared.values()]}],
+            lr=settings.outer_lr,
+            momentum=settings.momentum,
+            nesterov=settings.nesterov and settings.momentum > 0,
+        )
+        self.restore({"momentum": self._momentum})
+
+    @property
+    def values(self) -> list[nn.Parameter]:
+        return [*self._shared.values(), *self._means.values()]
+
+    @torch.no_grad()
+    def open(self) -> None:
+        """Begin a round: note all values, which are the same on all nodes, and what schedulers have set."""
+        for name, parameter in self._parameters.items():
+            self._shared[name].copy_(parameter)
+        for name, (held, key) in self._places.items():
+            self._means[name].copy_(held[key])
+        self._options = options_of(self._steppers)
+        self._schedules = {name: copied(one.state_dict()) for name, one in self._steppers.schedulers.items()}
+
+    @torch.no_grad()
+    def contribute(self) -> None:
+        """Set each value's ``grad`` to its change in this round."""
+        for name, parameter in self._parameters.items():
+            self._shared[name].grad = parameter - self._shared[name]
+        for name, (held, key) in self._places.items():
+            if held[key].shape != self._means[name].shape:
+                raise UserError(
+                    f"sync=: {name} has another shape than when the loop began, so nodes cannot average it: create it"
+                    " in its final shape"
+                )
+            self._means[name].grad = _real(held[key]) - self._means[name]
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Apply the mean changes in ``grad`` (None: nothing changed anywhere), and give the result to the script."""
+        for one in self._shared.values():
+            if one.grad is not None:
+                one.grad.neg_()
+        self._optimizer.step()
+        for one in self._means.values():
+            if one.grad is not None:
+                one.add_(one.grad)
+        self._optimizer.zero_grad()
+        self._give()
+        self._momentum = {name: its for name in self._shared if (its := self._buffer(name)) is not None}
+
+    def drop(self) -> None:
+        """Return to the round's beginning; only the inner optimizers' states stay as they are."""
+        self._give()
+        set_options(self._steppers, self._options)
+        for name, one in self._steppers.schedulers.items():
+            one.load_state_dict(copied(self._schedules[name]))
+
+    @torch.no_grad()
+    def _give(self) -> None:
+        for name, parameter in self._parameters.items():
+            parameter.copy_(self._shared[name])
+        for name, (held, key) in self._places.items():
+            mean = self._means[name]
+            held[key].copy_(mean if held[key].is_floating_point() or held[key].is_complex() else mean.round())
+
+    def capture(self) -> dict[str, Any]:
+        """Return what is part of the state, beside the parameters themselves: the outer optimizer's momentum."""
+        return {"momentum": dict(self._momentum)}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take over a result of :meth:`capture`."""
+        self._momentum = {}
+        self._optimizer.state.clear()
+        for name, its in state["momentum"].items():
+            if (value := self._shared.get(name)) is not None:
+                self._momentum[name] = its.to(value.device, value.dtype, copy=True)
+                self._optimizer.state[value] = {"momentum_buffer": self._momentum[name]}
+
+    def numbers(self) -> dict[str, int]:
+        """Return the checksums by name of all values as they were when the round began: 1 to 65521."""
+        named = {**self._shared, **self._means}
+        sums = checksums.of_tensors([one.detach() for one in named.values()])
+        return {name: 1 + number for name, number in zip(named, sums, strict=True)}
+
+    def are_own(self, names: set[str]) -> None:
+        """Do nothing: no shared value is each rank's own."""
+
+    def _buffer(self, name: str) -> torch.Tensor | None:
+        buffer: torch.Tensor | None = self._optimizer.state.get(self._shared[name], {}).get("momentum_buffer")
+        return buffer
+
+    def _averaged(self) -> Iterator[tuple[str, Place]]:
+        """Yield the buffers of the model, and all tensors of tracked modules, with their places."""
+        modules = {name: one for name, one in self._tracked.items() if isinstance(one, nn.Module)}
+        tracked = ((f"tracked {name}: ", one) for name, one in modules.items())
+        for prefix, module in chain([("", self._model)], tracked):
+            for path, part in module.named_modules():
+                kinds: Sequence[dict[str, Any]] = [part._buffers] + ([part._parameters] if prefix else [])
+                for held in kinds:
+                    for key, tensor in list(held.items()):
+                        if tensor is not None:
+                            yield f"{prefix}{path}.{key}", (held, key)
+
+
+def _real(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy of ``tensor`` that can be averaged."""
+    exact = tensor.is_floating_point() or tensor.is_complex()
+    return tensor.detach().to(tensor.dtype if exact else torch.float64, copy=True)
