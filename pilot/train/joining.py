@@ -9,7 +9,7 @@ from typing import Any
 from pilot.core.errors import UserError
 from pilot.protocol.run_identity import GRADIENTS
 from pilot.train.check.settings import CheckedRun
-from pilot.train.gradients.exchanges import Exchanges
+from pilot.train.gradients.exchanges import Attached, Exchanges
 from pilot.train.node.membership import Seat
 from pilot.train.node.node_ties import NodeTies
 from pilot.train.node.sockets import WorkerSockets, inherited
@@ -17,6 +17,7 @@ from pilot.train.ranks.elastic import Elastic
 from pilot.train.ranks.group import RankGroup
 from pilot.train.ranks.meters import StallTimer
 from pilot.train.ranks.saver import Saver
+from pilot.train.rounds.rounds import Rounds
 from pilot.train.state.training import Training
 
 _claimed: list[bool] = []
@@ -29,6 +30,7 @@ def group_of(
     exchanges: Exchanges,
     resized: Callable[[int], None],
     ties: NodeTies,
+    rounds: Rounds | None = None,
 ) -> RankGroup:
     """Return the group according to the agent's environment variables, see ``docs/processes.md``."""
     _claim()
@@ -44,10 +46,16 @@ def group_of(
     saver = Saver(trainer, uid, directory, keeps, link.send, lambda: training.agreed_step, training.shards)
     interval_s = float(environment["PILOT_CHECKPOINT_INTERVAL_S"])
     stall_timer = StallTimer(float(environment["PILOT_SILENT_S"]), float(environment["PILOT_PATIENCE_S"]))
-    return Elastic(trainer, seat, link, training, exchanges, saver, interval_s, stall_timer, resized, ties)
+    attached: Attached = exchanges if rounds is None else rounds.exchange
+    group = Elastic(trainer, seat, link, training, attached, saver, interval_s, stall_timer, resized, ties)
+    if rounds is not None:
+        group.regroup, group.before_write = rounds.regroup, rounds.drop
+    return group
 
 
 def _checked(run: CheckedRun, training: Training, exchanges: Exchanges, resized: Callable[[int], None]) -> RankGroup:
+    if training.outer is not None:
+        raise UserError("pilot check does not run scripts with sync=, whose nodes train by themselves between rounds")
     if training.sharding is not None:
         raise UserError("pilot check does not run sharded models: try the script on two nodes")
     from pilot.train.check.records import RecordedGroup

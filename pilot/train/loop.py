@@ -13,6 +13,7 @@ from pilot.protocol.remaining_work import EPOCH_SAMPLES, EPOCHS, ITERATIONS
 from pilot.protocol.run_identity import ALL_EPOCHS, ALL_ITERATIONS
 from pilot.train.check.settings import CheckedRun
 from pilot.train.data import rng
+from pilot.train.data.deals import Range
 from pilot.train.data.rehearsal import Rehearsal
 from pilot.train.data.sampler import Batching, Bounds, StepShare, mix
 from pilot.train.data.training_loader import Batches, LoopView, Rest
@@ -20,15 +21,19 @@ from pilot.train.gradients.exchanges import Exchanges
 from pilot.train.iterations import Turns
 from pilot.train.joining import group_of
 from pilot.train.node.membership import Seat
-from pilot.train.node.node_ties import node_fabric
+from pilot.train.node.node_ties import NodeTies, node_fabric
 from pilot.train.ranks import script_end
 from pilot.train.ranks.collectives import Collectives
+from pilot.train.ranks.group import RankGroup
 from pilot.train.ranks.script_end import Released
+from pilot.train.rounds.exchange import OuterExchange
+from pilot.train.rounds.rounds import Rounds
 from pilot.train.script import refusal
 from pilot.train.state.progress import END_OF_EPOCH, STOP, Sums
 from pilot.train.state.session_checks import check_count, check_scheduled
 from pilot.train.state.state_check import StateCheck
 from pilot.train.state.training import Training
+from pilot.train.steps.alarm import Alarm
 from pilot.train.steps.guards import StepGuard
 from pilot.train.steps.rollback import Rollback
 from pilot.train.steps.step import Step
@@ -79,9 +84,13 @@ class SessionLoop(LoopView):
         trained, sharded = [*training.trained.named.values()], training.sharding is not None
         node_group, ties = node_fabric(os.environ, self.seat, trained, sharded=sharded)
         exchanges = Exchanges(training, wire_dtype, node_group)
-        self.group = group_of(os.environ, self.seat, training, exchanges, self._resized, ties)
+        self.rounds = self._rounds(training, ties)
+        of_all = group_of(os.environ, self.seat, training, exchanges, self._resized, ties, self.rounds)
+        self.group: RankGroup = of_all
+        if self.rounds is not None:
+            self.rounds.of_all, self.group = of_all, self.rounds
         training.shares.made = self.batches_made
-        self.collectives = Collectives(self.group, training)
+        self.collectives = Collectives(of_all, training)
         rollback = Rollback(training)
         self.step = Step(training, self.group, exchanges, self.guard, rollback, seed, self.metrics, ties)
         self.step.rehearsed = lambda: self._scale(self.step.member.size)
@@ -89,6 +98,19 @@ class SessionLoop(LoopView):
         self._passes = 0
         self._turns: Turns | None = None
         self._noted = self._has_looped = self._stopping = False
+
+    def _rounds(self, training: Training, ties: NodeTies) -> Rounds | None:
+        """Return the rounds of a session whose nodes synchronise seldom."""
+        if (outer := training.outer) is None:
+            return None
+        if self.seat.size > 1:
+            raise UserError(
+                "pilot.train.session: sync= is for one training process per node; submit the script with"
+                " --ranks-per-node 1, and have it use the node's other GPUs itself, or leave sync= out"
+            )
+        exchange, alarm = OuterExchange(outer, None), Alarm(training, ties, outer)
+        made: Any = self.batches_made  # a dataset's: others are refused
+        return Rounds(training, outer, exchange, self.seat, made, alarm, self._is_stopping, self.metrics)
 
     # --- the loop ----------------------------------------------------------------------------------------------------
 
@@ -120,7 +142,10 @@ class SessionLoop(LoopView):
         if self.checked is not None:
             count = min(count, self.checked.epochs * self.checked.steps)
         self.metrics[ITERATIONS] = float(count)
-        self.step.summing.is_stopping = self._is_stopping
+        if self.rounds is None:
+            self.step.summing.is_stopping = self._is_stopping
+        else:
+            self.rounds.steps_left = lambda: count - self._training.position.step
         self.step.summing.is_last = lambda _share, _size: self._training.position.step + 1 == count
         self._turns = turns = Turns(self.batches_made(), lambda: self.step.has_more)
 
@@ -173,6 +198,7 @@ class SessionLoop(LoopView):
                     script_end.at_good_end(leave)
                     raise
                 end()
+            self.end_round()
             self.group.settle()
             self.collectives.leave()
         self._finish()
@@ -185,6 +211,7 @@ class SessionLoop(LoopView):
     def _end_epoch(self, *, stop: bool) -> None:
         """Agree that the epoch is over, on rank 0's reported values, and on whether it was the last one."""
         self.end_batch()
+        self.end_round()
         self.check.ours()
         ours, measured, self.measured = {STOP: 1.0} if stop else {}, self.measured, {}
         self.collectives.hold(END_OF_EPOCH, lambda rank, _ranks: ours | (measured if rank == 0 else {}))
@@ -243,6 +270,10 @@ class SessionLoop(LoopView):
         """See :class:`~pilot.train.data.training_loader.LoopView`; ends the script if the others have stopped."""
         self._expect_loop()
         self.group.settle()
+        if self.rounds is not None:
+            if self.rounds.is_open:
+                return
+            self.collectives.scatter()  # a node may be in an evaluation, and the others have opened no round yet
         if self._turns is None or self._training.position.step % _TURNS_PER_CHECK < 2:
             self._training.trained.check_model()
         self.collectives.align()
@@ -251,6 +282,22 @@ class SessionLoop(LoopView):
             self.group.finish(self.metrics.copy)
             raise Released
         self.step.renew()
+        if self.rounds is not None:
+            self.rounds.open()
+
+    def deal(self) -> list[Range] | None:
+        return self.rounds.deal() if self.rounds is not None else None
+
+    def is_over(self, batching: Batching, length: int) -> bool:
+        if self.rounds is not None:
+            return self.rounds.epoch_is_over()
+        _, cursor, _, size, _ = self.where()
+        return batching.over(cursor, length, size)
+
+    def end_round(self) -> None:
+        """End the open round, if there is one: the script does something that all nodes do in the same position."""
+        if self.rounds is not None:
+            self.rounds.end()
 
     def epoch_is_over(self) -> bool:
         self._expect_loop()
@@ -317,6 +364,8 @@ class SessionLoop(LoopView):
 
     def stepped(self) -> None:
         """Note that the script called ``session.step``."""
+        if self.rounds is not None and not self.step.is_open:
+            self.rounds.stepped()
         if not self.step.is_open:
             self.collectives.arrive()
         if self._turns is not None:
@@ -375,7 +424,12 @@ class SessionLoop(LoopView):
             )
         sharded = self._training.sharding is not None
         batching = Batching(per_node, total, micro, drop_last, self.seat.size, in_step=sharded, sharing=shares)
-        if per_node is not None and self._training.rate.rule is None:
+        if self.rounds is not None and per_node is None:
+            raise UserError(
+                "with sync= each node takes batches of its own: pass batch_size= (samples per node and inner step) in"
+                " place of global_batch_size="
+            )
+        if per_node is not None and self._training.rate.rule is None and self.rounds is None:
             raise UserError(
                 "batch_size= is per node, so the batch grows with the nodes: pass lr_rule='linear', 'sqrt' or 'none' to"
                 " pilot.train.session, by which the learning rate follows; or pass global_batch_size=, with which"
@@ -386,6 +440,8 @@ class SessionLoop(LoopView):
 
     def _resized(self, size: int) -> None:
         self.has_entered = True
+        if self.rounds is not None:  # a node's batch stays as it is, and nodes have nothing to compare
+            return
         training, newcomers = self._training, self.group.newcomers
         rehearsal = newcomers.rehearsal(size, self.seat.size, training.position.parts)
         is_possible = training.sharding is None and not training.position.phase

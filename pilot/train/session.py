@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 
 from pilot.core.errors import UserError
 from pilot.protocol.run_identity import SEED
+from pilot.submission.seldom import SYNC, DiLoCo, parsed
 from pilot.train.alike import sample_numbers
 from pilot.train.check.settings import CheckedRun
 from pilot.train.data import rng
@@ -135,7 +136,7 @@ class Session(Uncopied):
             options = arguments_of(dataset) | options
             size, drop_last, shuffle = (options.pop(name) for name in ("batch_size", "drop_last", "shuffle"))
             if batch_size is None and global_batch_size is None:
-                global_batch_size = size
+                batch_size, global_batch_size = (None, size) if self._loop.rounds is None else (size, None)
             dataset = dataset.dataset
         batching = self._loop.batching(batch_size, global_batch_size, micro_batch_size, drop_last, shares)
         order: Any = {"shuffle": shuffle, "replacement": replacement, "num_samples": num_samples}
@@ -174,6 +175,11 @@ class Session(Uncopied):
         batch_size, global_batch_size, micro_batch_size, drop_last, shares : see :meth:`loader`
         collate_fn : makes a batch from a list of samples
         """
+        if self._loop.rounds is not None:
+            raise UserError(
+                "session.stream cannot be combined with sync=, which deals out samples by number: use session.loader"
+                " with a dataset that has a length"
+            )
         batching = self._loop.batching(batch_size, global_batch_size, micro_batch_size, drop_last, shares)
         self._training.identity |= identity.of_data(None, batching, shuffle="False")
         self._loop.made = batches = StreamBatches(self._loop, source, batching, collate_fn)
@@ -244,6 +250,8 @@ class Session(Uncopied):
         """
         self._expect_group()
         self._loop.end_void_batch()
+        if not self._step.is_open:
+            self._loop.end_round()
         if self._step.is_open:
             raise UserError("call session.evaluate between two steps: after session.step, or outside the loop")
         self._loop.check.user()
@@ -308,6 +316,8 @@ class Session(Uncopied):
         check_tracked(name, stateful, tracked, looping=loop.guard.looping, has_entered=loop.has_entered)
         check_whole(name, stateful)
         tracked[name] = stateful
+        if loop.rounds is not None:
+            loop.rounds.begins()
         self._training.identity[f"the tracked object {name}"] = type(stateful).__name__
 
     def on_restore(self, function: Callable[[], object]) -> None:
@@ -343,7 +353,7 @@ class Session(Uncopied):
     def _entered(self) -> Membership:
         """Return the group, after waiting for it."""
         self._expect_group()
-        return self._step.member
+        return self._loop.rounds.place() if self._loop.rounds is not None else self._step.member
 
     def _expect_group(self) -> None:
         if self._training.restoring:
@@ -363,6 +373,7 @@ def session(
     scaler: Scalers | None = None,
     lr_rule: str | None = None,
     wire_dtype: str | None = None,
+    sync: DiLoCo | None = None,
     seed: int = 0,
 ) -> Session:
     """Make a training loop elastic; see ``docs/elastic-tutorial.md``.
@@ -384,6 +395,8 @@ def session(
         ``linear``, ``sqrt`` or ``none``
     wire_dtype : ``bfloat16`` or ``float16``: send float32 gradients between nodes at half the size, rounded before and
         after the sum
+    sync : ``pilot.train.DiLoCo(every=...)`` or ``LocalSGD(every=...)``: nodes train by themselves, and exchange their
+        parameters once in so many steps (``docs/seldom.md``); None: gradients are summed in every step
     seed : seed of the sample order, the augmentation and the ranks' random generators
 
     Raises
@@ -396,5 +409,8 @@ def session(
         raise UserError(f"pilot.train.session: seed must be a whole number, got {seed!r}")
     if (run := CheckedRun.of(os.environ)) is not None:
         run.adopt(model, scaler)
-    training = Training(model, optimizer, scheduler, schedule, LearningRate(lr_rule), scaler)
+    sync = parsed(text) if (text := os.environ.get(SYNC)) else sync
+    if sync is not None and wire_dtype is not None:
+        raise UserError("pilot.train.session: with sync= nodes send no gradients: pass wire= to DiLoCo, no wire_dtype=")
+    training = Training(model, optimizer, scheduler, schedule, LearningRate(lr_rule), scaler, sync)
     return Session(training, int(seed), wire_dtype)

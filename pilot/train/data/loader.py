@@ -106,6 +106,9 @@ class DatasetBatches(Batches):
         return iter([self.batching.share(last, self.length, rank, size)])
 
     def _coming(self, cursor: int, rank: int, size: int) -> Iterator[StepShare]:
+        if (deal := self.loop.deal()) is not None:
+            yield from (self.batching.share(start, stop, rank, size) for start, stop in deal)
+            return
         step = self.loop.steps_done()
         if (rehearsal := self.loop.rehearsal()) is not None:
             first = self.batching.share(cursor, self.length, *self.part(), self.next_bounds())
@@ -121,8 +124,8 @@ class DatasetBatches(Batches):
         """
         started = False
         while True:
-            _, cursor, _, size, _ = self.loop.where()
-            if not self.batching.over(cursor, self.length, size):
+            _, cursor, *_ = self.loop.where()
+            if not self.loop.is_over(self.batching, self.length):
                 for batch in self._as_planned():
                     started = True
                     yield batch

@@ -8,6 +8,7 @@ from typing import Any, NoReturn, Protocol
 from torch.utils.data import Dataset
 
 from pilot.core.errors import UserError
+from pilot.train.data.deals import Range
 from pilot.train.data.rehearsal import Rehearsal
 from pilot.train.data.sampler import Batching, Bounds, StepShare
 
@@ -33,6 +34,12 @@ class LoopView(Protocol):
 
     def bounds(self, step: int) -> Bounds:
         """Return the bounds of the ranks' shares in step ``step`` of this epoch, which is not done yet."""
+
+    def deal(self) -> list[Range] | None:
+        """Return the batches that this node has yet to use in a round; None: all ranks take part in each step."""
+
+    def is_over(self, batching: Batching, length: int) -> bool:
+        """Return whether an epoch of ``length`` samples has no more steps."""
 
     def align(self) -> None:
         """Wait until all ranks are about to do the next step; this may change the position."""

@@ -14,7 +14,6 @@ from torch import nn
 from pilot.checkpoint import shards
 from pilot.comm.arena import Arena, ArenaLayout, lay_out, shares_of
 from pilot.comm.messages import BucketPart
-from pilot.comm.narrow import KINDS
 from pilot.core.errors import UserError
 from pilot.train.gradients.bucket import Bucket, check_gradients
 from pilot.train.gradients.sketch import Sketch
@@ -64,8 +63,6 @@ class Exchange:
         bucket_bytes: int = BUCKET_BYTES,
         group: NodeGroup | None = None,
     ) -> None:
-        if wire_dtype not in (None, *KINDS):
-            raise UserError(f"wire_dtype must be {' or '.join(KINDS)} or None, got {wire_dtype!r}")
         self.parameters = list(reversed(parameters))  # backward starts with the last ones
         check_devices(self.parameters)
         kinds = [_wire_kind(p) for p in self.parameters]

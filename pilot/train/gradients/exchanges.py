@@ -6,11 +6,13 @@ node.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 from torch import nn
 
 from pilot.checkpoint import shards
+from pilot.comm.narrow import KINDS
 from pilot.core.errors import UserError
 from pilot.train.gradients.exchange import Exchange
 from pilot.train.gradients.late_exchange import LateExchange
@@ -18,6 +20,17 @@ from pilot.train.node.node_group import NodeGroup
 from pilot.train.state.sharding import Sharding, check_trained
 from pilot.train.state.stepper import Stepper
 from pilot.train.state.training import Training
+
+
+class Attached(Protocol):
+    """What the rank processes of a group sum: exchanges, in ``each`` by number."""
+
+    @property
+    def each(self) -> Sequence[Exchange]:
+        """All of them."""
+
+    def idle(self) -> None:
+        """Call :meth:`Exchange.idle <pilot.train.gradients.exchange.Exchange.idle>` of each exchange."""
 
 
 class Exchanges:
@@ -32,6 +45,8 @@ class Exchanges:
     """
 
     def __init__(self, training: Training, wire_dtype: str | None, group: NodeGroup | None = None) -> None:
+        if wire_dtype not in (None, *KINDS):
+            raise UserError(f"wire_dtype must be {' or '.join(KINDS)} or None, got {wire_dtype!r}")
         self._training = training
         self._group = group
         self._wire_dtype = wire_dtype

@@ -34,7 +34,7 @@ from pilot.core.commands import (
 from pilot.core.errors import CheckpointError
 from pilot.protocol import wire
 from pilot.train.data.sampler import StepShare
-from pilot.train.gradients.exchanges import Exchanges
+from pilot.train.gradients.exchanges import Attached
 from pilot.train.gradients.step_words import Words
 from pilot.train.node.membership import Membership, MembershipState, Seat, agreed
 from pilot.train.node.node_ties import InForce, NodeTies
@@ -65,7 +65,7 @@ class Elastic(RankGroup):
     trainer : the trainer's name
     seat : this process's place on its node
     link : the sockets to the agent and to the rank processes
-    training, exchanges : the session's state and gradients
+    training, exchanges : the session's state, and what it sums
     saver : writes and loads the trainer's checkpoints
     interval_s : between two periodic checkpoints, until the agent sets another interval
     stall_timer : times waits for other ranks
@@ -79,7 +79,7 @@ class Elastic(RankGroup):
         seat: Seat,
         link: WorkerSockets,
         training: Training,
-        exchanges: Exchanges,
+        exchanges: Attached,
         saver: Saver,
         interval_s: float,
         stall_timer: StallTimer,

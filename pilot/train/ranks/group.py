@@ -57,9 +57,9 @@ class RankGroup:
             self._entered = True
         return _ALONE
 
-    def everyone(self) -> Membership:
-        """Return this rank's place among those of all nodes; in rounds a step's group has those of one node."""
-        return self.enter()
+    def everyone(self, member: Membership) -> Membership:
+        """Return a step's ``member`` as a place among the ranks of all nodes; in rounds a step is of one node."""
+        return member
 
     def seed_of(self, position: Position, share: StepShare) -> int:  # noqa: ARG002  # for overrides
         """Return the number from which the ranks' random numbers in a step follow."""

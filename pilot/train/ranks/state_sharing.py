@@ -112,5 +112,5 @@ class StateSharing:
             self.answer(group.generation)
             raise PeerGone from None
         if state is not None:
-            self.training.restore(state)
+            self.training.restore(state, saved=True)
             self.next_steps.resumed(self.saver.next_step)

@@ -14,7 +14,6 @@ from pilot.train.gradients.step_words import Words
 from pilot.train.node.node_group import NodeGroup
 from pilot.train.ranks.group import RankGroup
 from pilot.train.state.outer import Outer
-from pilot.train.state.training import Training
 
 
 class OuterExchange:
@@ -22,18 +21,20 @@ class OuterExchange:
     processes of the node, each of which sends a part.
     """
 
-    def __init__(self, training: Training, outer: Outer, group: NodeGroup | None) -> None:
-        self._training, self._outer, self._group = training, outer, group
-        self.each: list[Exchange] = []
-        self.renew()
+    def __init__(self, outer: Outer, group: NodeGroup | None) -> None:
+        self._outer, self._group = outer, group
+        self.each = [self._made()]
 
     def renew(self) -> None:
         """Exchange what is trained and tracked now."""
         for exchange in self.each:
             exchange.close()
         self._outer.renew()
+        self.each = [self._made()]
+
+    def _made(self) -> Exchange:
         wire = self._outer.settings.wire
-        self.each = [Exchange(self._outer.values, None if wire == "float32" else wire, group=self._group)]
+        return Exchange(self._outer.values, None if wire == "float32" else wire, group=self._group)
 
     def idle(self) -> None:
         """Call :meth:`Exchange.idle <pilot.train.gradients.exchange.Exchange.idle>`."""

@@ -104,7 +104,7 @@ class Rounds(RankGroup):
         measured: dict[str, float],
     ) -> None:
         super().__init__(training, lambda _size: None)
-        self._training, self._outer, self._exchange = training, outer, exchange
+        self._training, self._outer, self.exchange = training, outer, exchange
         self._seat, self._made, self._alarm, self._is_stopping = seat, made, alarm, is_stopping
         self._measured = measured
         self.of_all: RankGroup = self
@@ -129,21 +129,29 @@ class Rounds(RankGroup):
     def is_over(self) -> bool:
         return self.of_all.is_over
 
-    def everyone(self) -> Membership:
-        return self.of_all.enter() if self._round is None else self._place(self._round)
+    def everyone(self, member: Membership) -> Membership:
+        return self._place(self._round) if self._round is not None else member
 
     def enter(self) -> Membership:
         """Return this process's place on its node; between two rounds, after waiting for a group of all nodes."""
         generation = self._round.held.generation if self._round is not None else self.of_all.enter().generation
         return Membership(generation, self._seat.rank, self._seat.size)
 
+    def place(self) -> Membership:
+        """Return this process's place among those of all nodes."""
+        return self._place(self._round) if self._round is not None else self.of_all.enter()
+
     def _place(self, one: Round) -> Membership:
         place = one.node * self._seat.size + self._seat.rank, len(one.deals) * self._seat.size
         return Membership(one.held.generation, *place)
 
     def attach(self) -> None:
-        self._exchange.renew()
+        self.exchange.renew()
         self.of_all.attach()
+
+    def begins(self) -> None:
+        """Share what the script tracks; called before its process enters a group."""
+        self.exchange.renew()
 
     def seed_of(self, position: Position, share: StepShare) -> int:
         return mix(position.epoch, share.cursor)  # nodes do the same number of steps with other samples
@@ -234,8 +242,8 @@ class Rounds(RankGroup):
 
         def words(loss: float) -> Words:
             checksum = self._alarm.checksum(one.position.round, self._place(one))
-            alarm = {"checksum": checksum, "checksum_squares": checksum * checksum}
-            return replace(self.of_all.words(loss), stop=float(self._is_stopping()), **alarm)
+            own, stop = self.of_all.words(loss), float(self._is_stopping())
+            return replace(own, stop=stop, checksum=checksum, checksum_squares=checksum * checksum)
 
         summed, samples = self._sum(one, rows, words)
         if not self._alarm.compare(summed, one.position.step, self.of_all, len(rows)):
@@ -280,7 +288,7 @@ class Rounds(RankGroup):
         """
         total = sum(samples for _, _, _, samples in rows[:: self._seat.size])
         samples, loss = (one.samples, one.loss / max(1, total)) if one is not None else (0, 0.0)
-        return self._exchange.sum(self.of_all, len(rows), samples, total, lambda: words(loss)), total
+        return self.exchange.sum(self.of_all, len(rows), samples, total, lambda: words(loss)), total
 
     def _hold(self, one: Round, generation: int, rows: Sequence[Sequence[int]]) -> list[LineageRow]:
         """Step the outer optimizer, advance the position, and return what is committed."""

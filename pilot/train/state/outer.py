@@ -14,11 +14,12 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.optim.sgd import sgd
 
 from pilot.checkpoint import checksums
 from pilot.checkpoint.tree import copied
 from pilot.core.errors import UserError
-from pilot.submission.seldom import DiLoCo
+from pilot.submission.seldom import FRESH, DiLoCo
 from pilot.train.state.stepper import Steppers, options_of, set_options
 from pilot.train.state.trained_set import TrainedSet
 
@@ -56,17 +57,15 @@ class Outer:
         self._places = dict(self._averaged())
         self._shared = {name: nn.Parameter(one.detach().clone()) for name, one in self._parameters.items()}
         self._means = {name: nn.Parameter(_real(held[key])) for name, (held, key) in self._places.items()}
-        settings = self.settings
-        self._optimizer = torch.optim.SGD(
-            [{"params": [*self._shared.values()]}],
-            lr=settings.outer_lr,
-            momentum=settings.momentum,
-            nesterov=settings.nesterov and settings.momentum > 0,
-        )
-        self.restore({"momentum": self._momentum})
+
+    @property
+    def keeps_inner(self) -> bool:
+        """Whether this node keeps its own inner optimizers' state when it takes over a state."""
+        return self.settings.inner == FRESH or any(one.state for one in self._steppers.optimizers.values())
 
     @property
     def values(self) -> list[nn.Parameter]:
+        """All shared values."""
         return [*self._shared.values(), *self._means.values()]
 
     @torch.no_grad()
@@ -95,16 +94,26 @@ class Outer:
     @torch.no_grad()
     def step(self) -> None:
         """Apply the mean changes in ``grad`` (None: nothing changed anywhere), and give the result to the script."""
-        for one in self._shared.values():
-            if one.grad is not None:
-                one.grad.neg_()
-        self._optimizer.step()
+        stepped = {name: one.grad for name, one in self._shared.items() if one.grad is not None}
+        momentum = [self._momentum.get(name) for name in stepped]
+        sgd(  # the function, because steps of other optimizers are refused
+            [self._shared[name] for name in stepped],
+            [*stepped.values()],
+            momentum,
+            weight_decay=0.0,
+            momentum=self.settings.momentum,
+            lr=self.settings.outer_lr,
+            dampening=0.0,
+            nesterov=self.settings.nesterov and self.settings.momentum > 0,
+            maximize=True,
+        )
+        self._momentum |= {name: its for name, its in zip(stepped, momentum, strict=True) if its is not None}
         for one in self._means.values():
             if one.grad is not None:
                 one.add_(one.grad)
-        self._optimizer.zero_grad()
+        for one in self.values:
+            one.grad = None
         self._give()
-        self._momentum = {name: its for name in self._shared if (its := self._buffer(name)) is not None}
 
     def drop(self) -> None:
         """Return to the round's beginning; only the inner optimizers' states stay as they are."""
@@ -127,12 +136,8 @@ class Outer:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take over a result of :meth:`capture`."""
-        self._momentum = {}
-        self._optimizer.state.clear()
-        for name, its in state["momentum"].items():
-            if (value := self._shared.get(name)) is not None:
-                self._momentum[name] = its.to(value.device, value.dtype, copy=True)
-                self._optimizer.state[value] = {"momentum_buffer": self._momentum[name]}
+        its, devices = state.get("momentum", {}), {name: one.device for name, one in self._trained.named.items()}
+        self._momentum = {name: one.to(devices[name], copy=True) for name, one in its.items() if name in devices}
 
     def numbers(self) -> dict[str, int]:
         """Return the checksums by name of all values as they were when the round began: 1 to 65521."""
@@ -142,10 +147,6 @@ class Outer:
 
     def are_own(self, names: set[str]) -> None:
         """Do nothing: no shared value is each rank's own."""
-
-    def _buffer(self, name: str) -> torch.Tensor | None:
-        buffer: torch.Tensor | None = self._optimizer.state.get(self._shared[name], {}).get("momentum_buffer")
-        return buffer
 
     def _averaged(self) -> Iterator[tuple[str, Place]]:
         """Yield the buffers of the model, and all tensors of tracked modules, with their places."""

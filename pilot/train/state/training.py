@@ -16,7 +16,8 @@ from torch.nn.modules.module import _EXTRA_STATE_KEY_SUFFIX
 from pilot.checkpoint import shards
 from pilot.checkpoint.tree import Encoded, copied
 from pilot.core.errors import UserError
-from pilot.protocol.run_identity import ACCEPT, OPTIONS, RULES, AcceptedChange, acceptable
+from pilot.protocol.run_identity import ACCEPT, OPTIONS, RULES, SYNC, AcceptedChange, acceptable
+from pilot.submission.seldom import DiLoCo
 from pilot.train.data import rng
 from pilot.train.data.sampler import StepShare
 from pilot.train.node.membership import Seat
@@ -24,6 +25,7 @@ from pilot.train.state import identity
 from pilot.train.state.block import encoded, in_host_memory
 from pilot.train.state.catch_up import CatchUp, put_user
 from pilot.train.state.loading import Stateful, load, places_in, put_back, put_unsaved, unsaved
+from pilot.train.state.outer import Outer
 from pilot.train.state.progress import (
     END_OF_EPOCH,
     END_OF_LOOP,
@@ -67,7 +69,8 @@ class Training:
     rolled back. ``samples_per_tick``: samples of a step on one node, for a schedule that counts samples. ``reports``: a
     trial's reports of its study's metric. ``sharding``: the model's, if it is sharded. ``standing``: see
     :class:`~pilot.train.state.state_transfer.Standing`. ``catch_up``: what the script does again. ``accepted``: what
-    may differ from a checkpoint, or between nodes. ``shares``: of the group's ranks. ``is_alone``: nobody will take its
+    may differ from a checkpoint, or between nodes. ``shares``: of the group's ranks. ``outer``: what nodes
+    share if they synchronise seldom. ``is_alone``: nobody will take its
     state over.
     """
 
@@ -79,8 +82,10 @@ class Training:
         schedule: str | None,
         rate: LearningRate,
         scaler: Scalers | None = None,
+        sync: DiLoCo | None = None,
     ) -> None:
         self.steppers = Steppers(optimizer, scheduler, scaler)
+        self.tracked: dict[str, Stateful] = {}
         check_schedule(self.steppers.schedulers.values(), schedule)
         self.model = as_one(model)
         admit(self.model, self.steppers)
@@ -88,6 +93,11 @@ class Training:
         self.trained = TrainedSet(self.model, self.steppers)
         self.identity = identity.of_training(self.model, self.steppers, self.trained)
         self.identity[RULES] = f"lr_rule={rate.rule}, schedule={schedule}"
+        self.outer: Outer | None = None
+        if sync is not None:
+            self._check_sync(schedule)
+            self.identity[SYNC] = str(sync)
+            self.outer = Outer(sync, self.model, self.tracked, self.trained, self.steppers)
         self._schedule = schedule or ""
         self.rate = rate
         self.position = Position()
@@ -96,7 +106,6 @@ class Training:
         self.shares = Shares()
         self.catch_up = CatchUp(self.call_on_restore)
         self.user: dict[str, Any] = {}
-        self.tracked: dict[str, Stateful] = {}
         self.changing: set[str] = set()
         self.phases: list[dict[str, Any]] = []
         self.on_restore: list[Callable[[], object]] = []
@@ -109,6 +118,16 @@ class Training:
         self.standing = Standing.NEW
         self.samples_per_tick = 1
         self.reports = MetricReports(os.environ.get(METRIC, ""))
+
+    def _check_sync(self, schedule: str | None) -> None:
+        """:class:`UserError` if this cannot be trained with ``sync=``."""
+        instead = {
+            "optimizers by name, which it steps separately: pass a list, or leave sync= out": self.steppers.by_name,
+            "a sharded model: keep it whole on each process, or leave sync= out": self.sharding is not None,
+            "schedule='samples': count 'step' (inner steps of the fastest node) or 'epoch'": schedule == "samples",
+        }
+        for what in (words for words, is_given in instead.items() if is_given):
+            raise UserError(f"pilot.train.session: sync= cannot be combined with {what}")
 
     def ends_at(self, goal: str, count: int) -> None:
         """The script's loop begins, and ends at ``count``. The script may have taken over a state before that (it asked
@@ -177,14 +196,21 @@ class Training:
         return self._schedule == "step"
 
     def close(self, generation: int, share: StepShare) -> None:
-        """No optimizer follows in this step: account for its samples."""
+        """No optimizer follows in this step: account for its samples, unless that is done at a round's end."""
         position = self.position
-        self.ledger.add(generation, position.epoch, position.step, share.cursor, share.cursor_end)
+        if self.outer is None:
+            self.ledger.add(generation, position.epoch, position.step, share.cursor, share.cursor_end)
+            position.cursor = share.cursor_end
         position.step += 1
         position.phase, self.phases = 0, []
-        position.cursor = share.cursor_end
         position.epoch_steps += 1
         position.samples += share.total
+
+    def skip_steps(self, count: int) -> None:
+        """Advance schedules by ``count`` steps, which other nodes have done in a round and this one has not."""
+        for _ in range(count * (self._schedule == "step")):
+            for stepper in self.steppers:
+                stepper.schedule()
 
     def clip(self, max_norm: float, steppers: Sequence[Stepper] | None = None) -> float:
         """Scale the gradients of these (None: all) so that their norm is at most ``max_norm``; returns the norm
@@ -264,6 +290,7 @@ class Training:
             "reports": [list(row) for row in self.reports.rows],
             "user": self.user,
             "meeting": self.catch_up.meeting,
+            "outer": self.outer.capture() if self.outer is not None else {},
             "behind": self.catch_up.behind or self.catch_up.meeting is not None,
             **self.steppers.capture(),
         }
@@ -308,9 +335,9 @@ class Training:
         return state if self.sharding is None else {**state, "model": models_adopted(state["model"], self.model)}
 
     @torch.inference_mode(mode=False)
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over a state from :meth:`capture` on this or another rank, or from a checkpoint. Also if the script is
-        evaluating in ``torch.inference_mode``: nobody could change the tensors that it makes.
+    def restore(self, state: Mapping[str, Any], *, saved: bool = False) -> None:
+        """Take over a state from :meth:`capture` on this or another rank, or (``saved``) from a checkpoint. Also if the
+        script is evaluating in ``torch.inference_mode``: nobody could change the tensors that it makes.
 
         A rank that runs the same part of the script, from the same state, does by itself what others have done there;
         it takes over what they have agreed on.
@@ -323,7 +350,11 @@ class Training:
         self._goals_taken = identity.goals(state["identity"])
         state = self._on_device(state)
         own_options = any(name == OPTIONS for name, _, _ in changes)
+        if self.outer is not None and not saved and self.outer.keeps_inner:
+            state = self.steppers.with_own_state(state)
         self._adopt(state, own_options=own_options)
+        if self.outer is not None:
+            self.outer.restore(state.get("outer", {}))
         self.changing |= set(state["changing"])
         self.position = Position(**state["position"])
         self.phases = list(state["phases"])

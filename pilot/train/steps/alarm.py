@@ -7,8 +7,9 @@ fails do the ranks gather a checksum per tensor, to find out whether only buffer
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import chain
+from typing import Protocol
 
 from pilot.checkpoint.checksums import MODULUS
 from pilot.comm.channel import PeerGone
@@ -30,14 +31,33 @@ _Report = tuple[int, Numbers]
 """A rank's last step in which all ranks agreed, and its checksums."""
 
 
-class Alarm:
-    """One rank's alarm. ``replicated``: the compared values; ``ties``: to the other processes of the node."""
+class Compared(Protocol):
+    """Values that must be the same on all ranks; see :class:`~pilot.train.alike.replicated.Replicated`."""
 
-    def __init__(self, training: Training, ties: NodeTies) -> None:
+    @property
+    def of_shards(self) -> Collection[str]:
+        """The names of values that are the same only for the same shard."""
+
+    def numbers(self) -> Numbers:
+        """Return the checksums by name."""
+
+    def are_own(self, names: set[str]) -> None:
+        """Note that these values are each rank's own."""
+
+
+class Alarm:
+    """One rank's alarm.
+
+    ``replicated``: the values that are the same on all ranks if these synchronise in every step; ``compared``: the
+    compared ones, which are these unless others are given; ``ties``: to the other processes of the node.
+    """
+
+    def __init__(self, training: Training, ties: NodeTies, compared: Compared | None = None) -> None:
         self._training = training
         self._ties = ties
         self._shards = training.shards
         self.replicated = Replicated(training)
+        self._values: Compared = compared or self.replicated
         self._numbers: Numbers = {}
         self._generation: int | None = None
 
@@ -51,7 +71,7 @@ class Alarm:
             self._training.agreed_step = step
         if group.size == 1 or not (is_new or is_last or step % EVERY_STEPS == 0 or step in FIRST_STEPS):
             return 0
-        self._numbers = self.replicated.numbers()
+        self._numbers = self._values.numbers()
         number = combined([*map(abs, self._numbers.values())], MODULUS)
         return 1 + (number if self._shards == 1 else self._of_node(number))
 
@@ -59,7 +79,7 @@ class Alarm:
         """Return one number for the checksums of the node's processes, because nodes are compared shard by shard. If
         values that are not sharded differ within the node, each process returns another number.
         """
-        of_shards = self.replicated.of_shards
+        of_shards = self._values.of_shards
         unsharded = combined([abs(one) for name, one in self._numbers.items() if name not in of_shards], MODULUS)
         words = self._ties.exchange(number * MODULUS + unsharded)
         alike = len({word % MODULUS for word in words}) == 1
@@ -85,7 +105,7 @@ class Alarm:
         since = min(agreed_step for agreed_step, _ in reports)
         own, differing = self._compared(tables := [numbers for _, numbers in reports])
         own |= {name for name in self._numbers if all(numbers.get(name, 1) < 0 for numbers in tables)}
-        self.replicated.are_own(own)
+        self._values.are_own(own)
         if differing:
             others = f" (and {len(differing) - 1} more)" if len(differing) > 1 else ""
             when = f"a step between {since} and {step}" if since < step else f"step {step}"
@@ -104,7 +124,7 @@ class Alarm:
         return own, [name for name, column in columns.items() if name not in own and self._differ(name, column)]
 
     def _differ(self, name: str, column: Sequence[int | None]) -> bool:
-        shards = self._shards if name in self.replicated.of_shards else 1
+        shards = self._shards if name in self._values.of_shards else 1
         values = [number and abs(number) for number in column]
         has_changed = any(number is not None and number > 0 for number in column)
         return has_changed and any(len(set(values[shard::shards])) > 1 for shard in range(shards))

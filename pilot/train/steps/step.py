@@ -158,7 +158,8 @@ class Step:
                 self._rollback.repeats(0)
         group, rehearsal = self.member, self.rehearsal if counts else None
         # Per micro-batch, so that the loading of samples does not affect the model's random numbers.
-        rng.seed_all(mix(self._seed, self._training.position.step, self._draws_as, *([batch] if batch else [])))
+        number = self._group.seed_of(self._training.position, share)
+        rng.seed_all(mix(self._seed, number, self._draws_as, *([batch] if batch else [])))
         self._share, self._batch, self._stepped, self._counted = share, batch, False, None
         self._guard.passing = True
         self._alarm.replicated.forward_begins()
@@ -358,7 +359,7 @@ class Step:
             self._training.shares.stepped(self._training.position.step - 1, share.total, self._words.times)
             self._group.applied(self._words, share, lambda: dict(self._metrics))
         for log in self.logs:
-            log.stepped(self.member, self._training.position.step, self._of_step)
+            log.stepped(self._group.everyone(self.member), self._training.position.step, self._of_step)
         self._of_step = {}
         self._share = self._member = None
 
