@@ -43,11 +43,10 @@ from pilot.train.ranks.group import RankGroup
 from pilot.train.ranks.meters import PaceMeter, StallTimer
 from pilot.train.ranks.periodic import Periodic
 from pilot.train.ranks.rank_answers import RankAnswers
-from pilot.train.ranks.reporter import Metrics, Reporter
+from pilot.train.ranks.reporter import HeldRound, Metrics, Reporter
 from pilot.train.ranks.saver import Saver
 from pilot.train.ranks.script_end import Released, release_when, released
 from pilot.train.ranks.state_sharing import StateSharing
-from pilot.train.state.progress import LineageRow
 from pilot.train.state.state_transfer import NOTHING, Spreading
 from pilot.train.state.training import Training
 
@@ -236,7 +235,7 @@ class Elastic(RankGroup):
     def stepped_alone(self, share: StepShare, metrics: Metrics) -> None:
         group = self._group
         if group is not None:
-            self._reporter.stepped_alone(group, metrics)
+            self._reporter.stepped_alone(group, share, metrics)
             self._own_time(share)
             self._pace.begins(time.monotonic(), self._stall_timer.ended_s)
 
@@ -250,10 +249,10 @@ class Elastic(RankGroup):
             self._leave_step()
         return self._membership.startable() is not None
 
-    def held_round(self, words: Words, rows: Sequence[LineageRow], samples: int, metrics: Metrics) -> None:
+    def held_round(self, words: Words, held: HeldRound, metrics: Metrics) -> None:
         group = self._group
         assert group is not None
-        self._reporter.held(group, rows, samples, metrics)
+        self._reporter.held(group, held, metrics)
         self._agreed = group, words
 
     def hand_over(self, giver: int, takers: Sequence[int]) -> None:

@@ -12,8 +12,8 @@ from pilot.train.alike.next_step import Keep, NextSteps, discard
 from pilot.train.data.sampler import StepShare
 from pilot.train.gradients.step_words import Words
 from pilot.train.node.membership import Membership
-from pilot.train.ranks.reporter import Metrics
-from pilot.train.state.progress import LineageRow, Position
+from pilot.train.ranks.reporter import HeldRound, Metrics
+from pilot.train.state.progress import Position
 from pilot.train.state.shares import MOST_TIMED
 from pilot.train.state.training import Training
 
@@ -119,8 +119,8 @@ class RankGroup:
         """
         return False
 
-    def held_round(self, words: Words, rows: Sequence[LineageRow], samples: int, metrics: Metrics) -> None:
-        """Report that a round is held, which committed ``rows``, of so many ``samples``; ``words`` are its sums."""
+    def held_round(self, words: Words, held: HeldRound, metrics: Metrics) -> None:
+        """Report that a round is held; ``words`` are its sums."""
 
     def hand_over(self, giver: int, takers: Sequence[int]) -> None:
         """Give the state of rank ``giver`` to ``takers``; called on all ranks. Raises like :meth:`gather`."""

@@ -49,6 +49,9 @@ class StepMeter:
         self._regrouping = False
         self._last_s = now_s
 
+    def held(self, trained_s: float, exchange_s: float, samples: int, part: float) -> None:
+        """Note a round; see :class:`RoundMeter`."""
+
     def rested(self, seconds: float) -> None:
         """Exclude ``seconds`` that the script spent without steps for its own reasons (such as an evaluation)."""
         if self._last_s is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import astuple
+from dataclasses import astuple, dataclass
 
 import psutil
 
@@ -15,7 +15,7 @@ from pilot.submission import loaded_code
 from pilot.train.data.sampler import StepShare
 from pilot.train.node.membership import Membership
 from pilot.train.ranks import script_end
-from pilot.train.ranks.meters import StallTimer, StepMeter
+from pilot.train.ranks.meters import RoundMeter, StallTimer, StepMeter
 from pilot.train.script import imported
 from pilot.train.state import identity
 from pilot.train.state.progress import Lineage, LineageRow
@@ -38,6 +38,19 @@ ROWS_PER_FRAME = 10_000
 Metrics = Callable[[], dict[str, float]]
 
 
+@dataclass(frozen=True, slots=True)
+class HeldRound:
+    """A round of seldom-synchronised training that is held: it committed ``rows``, of so many ``samples``. Its inner
+    steps took ``trained_s`` and its exchange ``exchange_s``; the fastest node used this ``part`` of its deal.
+    """
+
+    rows: Sequence[LineageRow]
+    samples: int
+    trained_s: float
+    exchange_s: float
+    part: float
+
+
 class Reporter:
     """The reports of one rank, to the agent by ``send``. Each rank reports its own state; only the leader, rank 0,
     reports progress. Any rank may become the leader.
@@ -47,7 +60,7 @@ class Reporter:
         self._trainer = trainer
         self._training = training
         self._send = send
-        self.meter = StepMeter()
+        self.meter = StepMeter() if training.outer is None else RoundMeter()
         self._unreported = Lineage()
         self._due_s = 0.0
         self._reporting = Allowance(REPORTS_PER_S, REPORTS_AT_ONCE, time.monotonic())
@@ -116,16 +129,17 @@ class Reporter:
             self._unreported.add(group.generation, epoch, step, share.cursor, share.cursor_end)
             self._report_if_due(group, metrics)
 
-    def stepped_alone(self, group: Membership, metrics: Metrics) -> None:
+    def stepped_alone(self, group: Membership, share: StepShare, metrics: Metrics) -> None:
         """Note an inner step of a round, and report it when it is time."""
+        self.meter.stepped(time.monotonic(), share.total)
         if group.rank == 0:
             self._report_if_due(group, metrics)
 
-    def held(self, group: Membership, rows: Sequence[LineageRow], samples: int, metrics: Metrics) -> None:
-        """Report that a round is held, which committed ``rows``, of so many ``samples``."""
-        self.meter.stepped(time.monotonic(), samples)
+    def held(self, group: Membership, held: HeldRound, metrics: Metrics) -> None:
+        """Report that a round is held."""
+        self.meter.held(held.trained_s, held.exchange_s, held.samples, held.part)
         if group.rank == 0:
-            for row in rows:
+            for row in held.rows:
                 self._unreported.append(row)
             self._due_s = 0.0
             self._report_if_due(group, metrics)

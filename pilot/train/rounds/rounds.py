@@ -35,7 +35,7 @@ from pilot.train.data.sampler import StepShare, mix
 from pilot.train.gradients.step_words import Words
 from pilot.train.node.membership import Membership, Seat
 from pilot.train.ranks.group import RankGroup
-from pilot.train.ranks.reporter import Metrics
+from pilot.train.ranks.reporter import HeldRound, Metrics
 from pilot.train.rounds.exchange import OuterExchange
 from pilot.train.state.outer import Outer
 from pilot.train.state.progress import LineageRow, Position
@@ -250,8 +250,10 @@ class Rounds(RankGroup):
             raise PeerGone
         self._training.position.stopped |= summed.stop > 0
         committed = self._hold(one, one.held.generation, rows)
-        self._measure(one, closing_s)
-        self.of_all.held_round(summed, committed, samples, self._metrics)
+        trained_s, exchange_s = closing_s - one.opened_s, time.monotonic() - closing_s
+        self._measure(one, trained_s / max(1, one.used), exchange_s)
+        part = max(used for _, _, used, _ in rows) / max(1, *map(len, one.deals))
+        self.of_all.held_round(summed, HeldRound(committed, samples, trained_s, exchange_s, part), self._metrics)
 
     def regroup(self, group: Membership, held: int) -> None:
         """Before the ranks of a new ``group`` share a state: close the round that the most advanced ones have open,
@@ -320,9 +322,8 @@ class Rounds(RankGroup):
         batches = self._made()
         return batches.length - (batches.length % batches.batching.of_one_node if batches.batching.drop_last else 0)
 
-    def _measure(self, one: Round, closing_s: float) -> None:
-        """Measure the exchange, and recommend an ``every`` after the first ones."""
-        exchange_s, step_s = time.monotonic() - closing_s, (closing_s - one.opened_s) / max(1, one.used)
+    def _measure(self, one: Round, step_s: float, exchange_s: float) -> None:
+        """Report what the round took, and recommend an ``every`` after the first ones."""
         self._measured |= {"round": float(one.position.round + 1), "exchange_s": exchange_s, "inner_step_s": step_s}
         if len(one.deals) == 1 or len(self._exchanges_s) == _ADVISED_AFTER:
             return
