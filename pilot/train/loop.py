@@ -105,8 +105,8 @@ class SessionLoop(LoopView):
             return None
         if self.seat.size > 1:
             raise UserError(
-                "pilot.train.session: sync= is for one training process per node; submit the script with"
-                " --ranks-per-node 1, and have it use the node's other GPUs itself, or leave sync= out"
+                f"pilot.train.session: sync= is for one training process per node, and this site runs {self.seat.size} on"
+                " each (ranks_per_node in the site file); leave sync= out, or use a site file with one"
             )
         exchange, alarm = OuterExchange(outer, None), Alarm(training, ties, outer)
         made: Any = self.batches_made  # a dataset's: others are refused
@@ -364,8 +364,6 @@ class SessionLoop(LoopView):
 
     def stepped(self) -> None:
         """Note that the script called ``session.step``."""
-        if self.rounds is not None and not self.step.is_open:
-            self.rounds.stepped()
         if not self.step.is_open:
             self.collectives.arrive()
         if self._turns is not None:

@@ -168,7 +168,9 @@ class Rounds(RankGroup):
         self.of_all.stepped_alone(share, metrics)
 
     def settle(self) -> None:
-        """Close the round if it is time, or let the group of all nodes do what waits for a round's end."""
+        """Close the round if it is time, or let the group of all nodes do what waits for a round's end. The script has
+        done what belongs to its inner step: on all nodes that counts for the round.
+        """
         one = self._round
         if one is None:
             self.of_all.settle()
@@ -217,12 +219,8 @@ class Rounds(RankGroup):
         self._round = Round(holding, replace(position), dealt, back, cursor, node, time.monotonic())
         self._ends += 1
         self._outer.open()
-        self.of_all.opened(position.round)
-
-    def stepped(self) -> None:
-        """Close the round if it is time, after an inner step."""
-        if self._round is not None:
-            self.settle()
+        if dealt[node]:  # otherwise it gathers at once, which must not close the round of the others
+            self.of_all.opened(position.round)
 
     def end(self) -> None:
         """End the open round, if there is one; if the group breaks, with the next one."""
@@ -251,7 +249,8 @@ class Rounds(RankGroup):
         self._training.position.stopped |= summed.stop > 0
         committed = self._hold(one, one.held.generation, rows)
         trained_s, exchange_s = closing_s - one.opened_s, time.monotonic() - closing_s
-        self._measure(one, trained_s / max(1, one.used), exchange_s)
+        if one.used:
+            self._measure(one, trained_s / one.used, exchange_s)
         part = max(used for _, _, used, _ in rows) / max(1, *map(len, one.deals))
         self.of_all.held_round(summed, HeldRound(committed, samples, trained_s, exchange_s, part), self._metrics)
 
@@ -270,6 +269,8 @@ class Rounds(RankGroup):
             self._sum(one, rows, lambda loss: Words.of(0, False, loss))
             if one is not None:
                 self._hold(one, group.generation, rows)
+            else:  # it takes over the result
+                self.exchange.each[0].drop_gradients()
         if self._round is not None:  # its work was in a sum that others have, or it trained without them
             self._training.position = self._round.position
             self._forget()
@@ -293,19 +294,24 @@ class Rounds(RankGroup):
         return self.exchange.sum(self.of_all, len(rows), samples, total, lambda: words(loss)), total
 
     def _hold(self, one: Round, generation: int, rows: Sequence[Sequence[int]]) -> list[LineageRow]:
-        """Step the outer optimizer, advance the position, and return what is committed."""
-        self._outer.step()
+        """Step the outer optimizer, advance the position, and return what is committed. A round without inner steps
+        changes nothing.
+        """
         used = [0] * len(one.deals)
         for nodes, node, count, _ in rows:
             if nodes:
                 used[node] = count
         committed, back = deals.closed(one.deals, used, one.back)
+        self._training.position.round += 1
+        if not committed:
+            self._forget()
+            return []
+        self._outer.step()
         position, before, most = self._training.position, one.position, max(used)
         self._training.skip_steps(most - one.used)
         position.step, position.epoch_steps = before.step + most, before.epoch_steps + most
         position.samples = before.samples + sum(stop - start for start, stop in committed)
         position.cursor, position.back = one.cursor, [list(its) for its in back]
-        position.round += 1
         ledger = [LineageRow(generation, position.epoch, before.step, position.step, *its) for its in committed]
         for row in ledger:
             self._training.ledger.append(row)

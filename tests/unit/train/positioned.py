@@ -82,6 +82,12 @@ class LoopView:
     def bounds(self, _step: int) -> Bounds:
         return ()
 
+    def deal(self) -> None:
+        return None
+
+    def is_over(self, batching: Batching, length: int) -> bool:
+        return batching.over(self.cursor, length, self.size)
+
     def align(self) -> None:
         pass
 
