@@ -105,8 +105,8 @@ class SessionLoop(LoopView):
             return None
         if self.seat.size > 1:
             raise UserError(
-                f"pilot.train.session: sync= is for one training process per node, and this site runs {self.seat.size} on"
-                " each (ranks_per_node in the site file); leave sync= out, or use a site file with one"
+                "pilot.train.session: sync= is for one training process per node, and this site runs"
+                f" {self.seat.size} on each (ranks_per_node in the site file); leave sync= out, or use a site file with one"
             )
         exchange, alarm = OuterExchange(outer, None), Alarm(training, ties, outer)
         made: Any = self.batches_made  # a dataset's: others are refused
