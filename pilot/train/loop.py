@@ -21,6 +21,7 @@ from pilot.train.gradients.exchanges import Exchanges
 from pilot.train.iterations import Turns
 from pilot.train.joining import group_of
 from pilot.train.node.membership import Seat
+from pilot.train.node.node_group import NodeGroup
 from pilot.train.node.node_ties import NodeTies, node_fabric
 from pilot.train.ranks import script_end
 from pilot.train.ranks.collectives import Collectives
@@ -82,9 +83,11 @@ class SessionLoop(LoopView):
         self.guard = StepGuard(training.steppers)
         self._training = training
         trained, sharded = [*training.trained.named.values()], training.sharding is not None
-        node_group, ties = node_fabric(os.environ, self.seat, trained, sharded=sharded)
+        node_group, ties = node_fabric(
+            os.environ, self.seat, trained, sharded=sharded, in_rounds=training.outer is not None
+        )
         exchanges = Exchanges(training, wire_dtype, node_group)
-        self.rounds = self._rounds(training, ties)
+        self.rounds = self._rounds(training, exchanges, ties, node_group)
         of_all = group_of(os.environ, self.seat, training, exchanges, self._resized, ties, self.rounds)
         self.group: RankGroup = of_all
         if self.rounds is not None:
@@ -99,18 +102,14 @@ class SessionLoop(LoopView):
         self._turns: Turns | None = None
         self._noted = self._has_looped = self._stopping = False
 
-    def _rounds(self, training: Training, ties: NodeTies) -> Rounds | None:
+    def _rounds(self, training: Training, inner: Exchanges, ties: NodeTies, group: NodeGroup | None) -> Rounds | None:
         """Return the rounds of a session whose nodes synchronise seldom."""
         if (outer := training.outer) is None:
             return None
-        if self.seat.size > 1:
-            raise UserError(
-                "pilot.train.session: sync= is for one training process per node, and this site runs"
-                f" {self.seat.size} on each (ranks_per_node in the site file); leave sync= out, or use a site file with one"
-            )
-        exchange, alarm = OuterExchange(outer, None), Alarm(training, ties, outer)
+        exchange, alarm = OuterExchange(outer, group), Alarm(training, ties, outer)
         made: Any = self.batches_made  # a dataset's: others are refused
-        return Rounds(training, outer, exchange, self.seat, made, alarm, self._is_stopping, self.metrics)
+        ours = exchange, inner, self.seat, ties
+        return Rounds(training, outer, *ours, made, alarm, self._is_stopping, self.metrics)
 
     # --- the loop ----------------------------------------------------------------------------------------------------
 

@@ -45,6 +45,9 @@ class Exchange:
     last parameter of each bucket is watched. ``benchmarks.guards`` measures what remains per parameter and step: keep
     the Python part of these loops small.
 
+    ``control``: the control vector, shape (control,), float64: the words, whether each parameter has a gradient, and
+    the ranks' times.
+
     Parameters
     ----------
     parameters : the trained parameters, in the model's order
@@ -73,6 +76,7 @@ class Exchange:
         weakref.finalize(self, self.arena.close_fd).atexit = False
         control = self.layout.control
         vector = np.frombuffer(self.arena.memory, np.float64, control.count, control.offset)
+        self.control = torch.from_numpy(vector)
         self._fields, rest = vector[:FIELDS], vector[FIELDS:]
         self._used, self._places = rest[: len(kinds)], rest[len(kinds) :]  # by parameter: has it a gradient? By rank
         self._times = self._places[:0]

@@ -24,7 +24,7 @@ from pilot.comm.naps import FIRST_NAP_S, longer
 from pilot.core.errors import PilotError
 from pilot.train.node.devices import check_own
 from pilot.train.node.membership import Membership, MembershipState, Seat
-from pilot.train.node.node_group import STORE, NodeGroup, fabric_of, gloo_group
+from pilot.train.node.node_group import STORE, NodeGroup, Work, fabric_of, gloo_group
 
 _FAILED, _DONE, _GENERATIONS = 0, 1, 2
 _Result = TypeVar("_Result")
@@ -62,7 +62,17 @@ class NodeTies:
         if not self.tied:
             return [word]
         received = torch.empty(self._group.size(), dtype=torch.int64)
-        work, nap_s = self._group._allgather_base(received, torch.tensor([word])), FIRST_NAP_S
+        self._wait(self._group._allgather_base(received, torch.tensor([word])))
+        words: list[int] = received.tolist()
+        return words
+
+    def sum(self, numbers: torch.Tensor) -> None:
+        """Replace ``numbers`` by their sums over all processes."""
+        if self.tied:
+            self._wait(self._group.allreduce([numbers]))
+
+    def _wait(self, work: Work) -> None:
+        nap_s = FIRST_NAP_S
         while not work.is_completed():
             self.attend(nap_s)
             nap_s = longer(nap_s)
@@ -70,8 +80,6 @@ class NodeTies:
             work.wait()
         except RuntimeError:
             raise PilotError("another training process of this node has ended") from None
-        words: list[int] = received.tolist()
-        return words
 
 
 @dataclass
@@ -127,10 +135,11 @@ class InForce:
 
 
 def node_fabric(
-    environment: Mapping[str, str], seat: Seat, trained: Sequence[torch.Tensor], *, sharded: bool
+    environment: Mapping[str, str], seat: Seat, trained: Sequence[torch.Tensor], *, sharded: bool, in_rounds: bool
 ) -> tuple[NodeGroup | None, NodeTies]:
     """Return the group that sums gradients within the node, and the ties between its processes, by the agent's
-    environment variables and the device of the ``trained`` parameters. Without a group the rank process sums.
+    environment variables and the device of the ``trained`` parameters. Without a group the rank process sums, which it
+    does not ``in_rounds``, because nodes then train by themselves.
     """
     if seat.size == 1 or STORE not in environment:
         return None, NodeTies()
@@ -138,6 +147,8 @@ def node_fabric(
     store, sums = Path(environment[STORE]), None
     if not sharded:
         fabric = fabric_of(environment, trained[0].device if trained else torch.device("cpu"))
+        if fabric == "shared-memory" and in_rounds:
+            fabric = "gloo"
         if fabric == "shared-memory":
             return None, NodeTies()
         sums = NodeGroup(seat, store, fabric)

@@ -239,6 +239,10 @@ class Elastic(RankGroup):
             self._own_time(share)
             self._pace.begins(time.monotonic(), self._stall_timer.ended_s)
 
+    @property
+    def is_lost(self) -> bool:
+        return self._group is None
+
     def is_asked(self, number: int) -> bool:
         for _ in range(_LOOKS):
             self._attend(0.0)
@@ -361,6 +365,7 @@ class Elastic(RankGroup):
         self._closing = NOTHING
         try:
             group = self._ties.together(lambda: self._begin(generation))
+            self._in_force.started = group
             self.regroup(group, self.held)
             resumed, self.newcomers = self._sharing.share(group, self.held)
             self.next_steps.group_begins(resumes=bool(resumed))

@@ -119,6 +119,11 @@ class RankGroup:
         """
         return False
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether the group is gone, and no other has begun."""
+        return False
+
     def held_round(self, words: Words, held: HeldRound, metrics: Metrics) -> None:
         """Report that a round is held; ``words`` are its sums."""
 

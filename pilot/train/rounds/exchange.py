@@ -5,10 +5,8 @@ nodes like the gradients of a step, with the same control words.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from pilot.comm.channel import PeerGone
-from pilot.core.errors import PilotError
 from pilot.train.gradients.exchange import Exchange
 from pilot.train.gradients.step_words import Words
 from pilot.train.node.node_group import NodeGroup
@@ -40,23 +38,19 @@ class OuterExchange:
         """Call :meth:`Exchange.idle <pilot.train.gradients.exchange.Exchange.idle>`."""
         self.each[0].idle()
 
-    def sum(self, group: RankGroup, ranks: int, samples: int, total: int, words: Callable[[], Words]) -> Words:
-        """Sum the changes over the ``ranks`` of ``group``, in which this one's count for ``samples`` of ``total`` (0:
-        they do not), and leave the sums in the values' ``grad``. Return the summed words; :class:`PeerGone` if the
-        group broke.
+    def sum(self, group: RankGroup, ranks: int, weight: float, words: Callable[[], Words]) -> Words:
+        """Sum the changes over the ``ranks`` of ``group``, this one's with ``weight`` (0: they do not count), and leave
+        the sums in the values' ``grad``. Return the summed words; :class:`PeerGone` if the group broke.
         """
         exchange = self.each[0]
         exchange.begin(group.ring, alone=ranks == 1)
-        exchange.begin_batch(samples / total if total else 0.0, last=True)
-        if samples:
+        exchange.begin_batch(weight, last=True)
+        if weight:
             self._outer.contribute()
         exchange.flush()
-        exchange.finish(replace(words(), samples=samples))
+        exchange.finish(words())
         if not group.summed():
             exchange.idle()
             exchange.drop_gradients()
             raise PeerGone
-        summed = exchange.take()
-        if summed.samples != total:
-            raise PilotError(f"the ranks exchanged {summed.samples:.0f} samples in a round of {total}")
-        return summed
+        return exchange.take()

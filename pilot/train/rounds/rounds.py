@@ -27,13 +27,16 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from pilot.comm.channel import PeerGone
+from pilot.core.errors import PilotError
 from pilot.submission.seldom import DiLoCo
 from pilot.train.data import deals
 from pilot.train.data.deals import Range
 from pilot.train.data.loader import DatasetBatches
 from pilot.train.data.sampler import StepShare, mix
+from pilot.train.gradients.exchanges import Exchanges
 from pilot.train.gradients.step_words import Words
 from pilot.train.node.membership import Membership, Seat
+from pilot.train.node.node_ties import NodeTies
 from pilot.train.ranks.group import RankGroup
 from pilot.train.ranks.reporter import HeldRound, Metrics
 from pilot.train.rounds.exchange import OuterExchange
@@ -85,7 +88,8 @@ class Rounds(RankGroup):
     Parameters
     ----------
     training, outer, exchange : the session's state, the part of it that nodes share, and its exchange
-    seat : this process's place on its node
+    inner : the gradients of inner steps
+    seat, ties : this process's place on its node, and the connection to its other processes
     made : returns the session's batches
     alarm : compares the shared values
     is_stopping : returns whether the script has asked for the end
@@ -97,7 +101,9 @@ class Rounds(RankGroup):
         training: Training,
         outer: Outer,
         exchange: OuterExchange,
+        inner: Exchanges,
         seat: Seat,
+        ties: NodeTies,
         made: Callable[[], DatasetBatches],
         alarm: Alarm,
         is_stopping: Callable[[], bool],
@@ -105,12 +111,13 @@ class Rounds(RankGroup):
     ) -> None:
         super().__init__(training, lambda _size: None)
         self._training, self._outer, self.exchange = training, outer, exchange
+        self._inner, self._ties = inner, ties
         self._seat, self._made, self._alarm, self._is_stopping = seat, made, alarm, is_stopping
         self._measured = measured
         self.of_all: RankGroup = self
         self.steps_left: Callable[[], int | None] = lambda: None
         self._round: Round | None = None
-        self._ends = 0
+        self._ends, self._asked_at = 0, -1
         self._metrics: Metrics = dict
         self._exchanges_s: list[float] = []
 
@@ -159,6 +166,11 @@ class Rounds(RankGroup):
     def words(self, loss: float) -> Words:
         return Words.of(0, False, loss)
 
+    def summed(self) -> bool:
+        for exchange in self._inner.each:
+            self._ties.sum(exchange.control)
+        return True
+
     def applied(self, words: Words, share: StepShare, metrics: Metrics) -> None:
         one = self._round
         assert one is not None
@@ -174,9 +186,10 @@ class Rounds(RankGroup):
         one = self._round
         if one is None:
             self.of_all.settle()
-        elif self._is_due(one):
-            with suppress(PeerGone):  # then it goes on, until the next generation can start
-                self._close(one)
+        elif self._asked_at != one.used:  # once after each inner step, on all processes of the node
+            self._asked_at = one.used
+            if any(self._ties.exchange(int(self._is_due(one)))):
+                self.end(wait=one.used == len(one.own) or self.of_all.is_lost)
 
     def finish(self, metrics: Metrics) -> None:
         self.of_all.finish(metrics)
@@ -218,15 +231,20 @@ class Rounds(RankGroup):
         node, holding = group.rank // self._seat.size, self._training.holding(self.of_all.held)
         self._round = Round(holding, replace(position), dealt, back, cursor, node, time.monotonic())
         self._ends += 1
+        self._asked_at = -1
         self._outer.open()
         if dealt[node]:  # otherwise it gathers at once, which must not close the round of the others
             self.of_all.opened(position.round)
 
-    def end(self) -> None:
-        """End the open round, if there is one; if the group breaks, with the next one."""
+    def end(self, *, wait: bool = True) -> None:
+        """End the open round, if there is one; if the group breaks, with the next one: ``wait`` for that, or leave the
+        round open for more inner steps until it can start.
+        """
         while self._round is not None:
             with suppress(PeerGone):
                 self._close(self._round)
+            if self._round is not None and not wait:
+                return
             if self._round is not None:
                 self.of_all.enter()
 
@@ -290,8 +308,17 @@ class Rounds(RankGroup):
         this rank's part of it.
         """
         total = sum(samples for _, _, _, samples in rows[:: self._seat.size])
-        samples, loss = (one.samples, one.loss / max(1, total)) if one is not None else (0, 0.0)
-        return self.exchange.sum(self.of_all, len(rows), samples, total, lambda: words(loss)), total
+        samples, loss = (one.samples, one.loss) if one is not None else (0, 0.0)
+        counted = 0 if self._seat.rank else samples  # once for each node
+
+        def own() -> Words:
+            return replace(words(loss / total if counted else 0.0), samples=counted)
+
+        weight = samples / total / self._seat.size if samples else 0.0
+        summed = self.exchange.sum(self.of_all, len(rows), weight, own)
+        if summed.samples != total:
+            raise PilotError(f"the ranks exchanged {summed.samples:.0f} samples in a round of {total}")
+        return summed, total
 
     def _hold(self, one: Round, generation: int, rows: Sequence[Sequence[int]]) -> list[LineageRow]:
         """Step the outer optimizer, advance the position, and return what is committed. A round without inner steps
