@@ -109,7 +109,7 @@ class SessionLoop(LoopView):
         exchange, alarm = OuterExchange(outer, group), Alarm(training, ties, outer)
         made: Any = self.batches_made  # a dataset's: others are refused
         ours = exchange, inner, self.seat, ties
-        return Rounds(training, outer, *ours, made, alarm, self._is_stopping, self.metrics)
+        return Rounds(training, outer, *ours, made, alarm, self.metrics)
 
     # --- the loop ----------------------------------------------------------------------------------------------------
 
@@ -145,6 +145,7 @@ class SessionLoop(LoopView):
             self.step.summing.is_stopping = self._is_stopping
         else:
             self.rounds.steps_left = lambda: count - self._training.position.step
+            self.rounds.is_stopping = self._is_stopping
         self.step.summing.is_last = lambda _share, _size: self._training.position.step + 1 == count
         self._turns = turns = Turns(self.batches_made(), lambda: self.step.has_more)
 
@@ -286,6 +287,9 @@ class SessionLoop(LoopView):
 
     def deal(self) -> list[Range] | None:
         return self.rounds.deal() if self.rounds is not None else None
+
+    def nodes(self) -> int:
+        return self.rounds.place().size // self.seat.size if self.rounds is not None else 1
 
     def is_over(self, batching: Batching, length: int) -> bool:
         if self.rounds is not None:

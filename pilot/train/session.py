@@ -220,6 +220,8 @@ class Session(Uncopied):
         shares : of these ranks, see :meth:`loader`
         """
         if self._loop.made is None:
+            if self._loop.rounds is not None:
+                raise UserError("with sync= session.iterations needs session.loader, whose samples nodes are dealt")
             batching = self._loop.batching(None, global_batch_size or 1, micro_batch_size, False, shares)
             self._training.identity |= identity.of_data(None, batching, shuffle="by the script")
             self._loop.made = Draws(self._loop, batching)

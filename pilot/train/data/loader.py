@@ -89,7 +89,8 @@ class DatasetBatches(Batches):
         one_node = 0, self.batching.ranks_per_node
         if self.batching.has_fixed_batches:
             return self.batching.batches(self.length, *one_node)
-        return self.batching.batches(self.length, *self.part(), self.next_bounds())
+        batches = self.batching.batches(self.length, *self.part(), self.next_bounds())
+        return -(-batches // self.loop.nodes())
 
     @property
     def look_ahead(self) -> int:  # type: ignore[override]  # it depends on the options

@@ -38,6 +38,9 @@ class LoopView(Protocol):
     def deal(self) -> list[Range] | None:
         """Return the batches that this node has yet to use in a round; None: all ranks take part in each step."""
 
+    def nodes(self) -> int:
+        """Return how many nodes train by themselves, each on a part of an epoch; 1: all do each step together."""
+
     def is_over(self, batching: Batching, length: int) -> bool:
         """Return whether an epoch of ``length`` samples has no more steps."""
 

@@ -83,7 +83,8 @@ class Round:
 class Rounds(RankGroup):
     """The group of one node in a round, for the session's steps.
 
-    ``of_all``: the group of all nodes; ``steps_left``: returns the most steps until the script's loop ends.
+    ``of_all``: the group of all nodes; ``steps_left``: returns the most steps until the script's loop ends;
+    ``is_stopping``: returns whether the script wants no more.
 
     Parameters
     ----------
@@ -92,7 +93,6 @@ class Rounds(RankGroup):
     seat, ties : this process's place on its node, and the connection to its other processes
     made : returns the session's batches
     alarm : compares the shared values
-    is_stopping : returns whether the script has asked for the end
     measured : gets measurements, to report with the trainer's progress
     """
 
@@ -106,16 +106,16 @@ class Rounds(RankGroup):
         ties: NodeTies,
         made: Callable[[], DatasetBatches],
         alarm: Alarm,
-        is_stopping: Callable[[], bool],
         measured: dict[str, float],
     ) -> None:
         super().__init__(training, lambda _size: None)
         self._training, self._outer, self.exchange = training, outer, exchange
         self._inner, self._ties = inner, ties
-        self._seat, self._made, self._alarm, self._is_stopping = seat, made, alarm, is_stopping
+        self._seat, self._made, self._alarm = seat, made, alarm
         self._measured = measured
         self.of_all: RankGroup = self
         self.steps_left: Callable[[], int | None] = lambda: None
+        self.is_stopping: Callable[[], bool] = lambda: False
         self._round: Round | None = None
         self._ends, self._asked_at = 0, -1
         self._metrics: Metrics = dict
@@ -249,7 +249,7 @@ class Rounds(RankGroup):
                 self.of_all.enter()
 
     def _is_due(self, one: Round) -> bool:
-        return one.used == len(one.own) or self._is_stopping() or self.of_all.is_asked(one.position.round)
+        return one.used == len(one.own) or self.is_stopping() or self.of_all.is_asked(one.position.round)
 
     def _close(self, one: Round) -> None:
         """End the round with all ranks of its group; :class:`PeerGone` if it broke, and the round stays open."""
@@ -258,7 +258,7 @@ class Rounds(RankGroup):
 
         def words(loss: float) -> Words:
             checksum = self._alarm.checksum(one.position.round, self._place(one))
-            own, stop = self.of_all.words(loss), float(self._is_stopping())
+            own, stop = self.of_all.words(loss), float(self.is_stopping())
             return replace(own, stop=stop, checksum=checksum, checksum_squares=checksum * checksum)
 
         summed, samples = self._sum(one, rows, words)

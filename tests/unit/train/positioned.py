@@ -85,6 +85,9 @@ class LoopView:
     def deal(self) -> None:
         return None
 
+    def nodes(self) -> int:
+        return 1
+
     def is_over(self, batching: Batching, length: int) -> bool:
         return batching.over(self.cursor, length, self.size)
 
