@@ -8,21 +8,30 @@ generations and epochs and not with its steps.
 
 Within one generation all steps of an epoch use the same number of samples, except the epoch's last one, and the
 generation's first one, in which nodes may rehearse. So where a record is voided in part, the cursor at the cut follows
-from that rule, and it is checked.
+from that rule, and it is checked. Nodes that train in rounds have other records: :mod:`pilot.history.rounds_ledger`.
 """
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import groupby
+from operator import attrgetter
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from pilot.core.events import LedgerRange
 from pilot.core.ids import Generation
 from pilot.history.words import counted
 from pilot.protocol.pool_status import Answer
-from pilot.protocol.run_identity import ORDERED_BY, AcceptedChange, Samples, before
+from pilot.protocol.run_identity import ORDERED_BY, PER_NODE, AcceptedChange, Samples, before, in_rounds
+
+if TYPE_CHECKING:
+    from pilot.history.rounds_ledger import RoundLineage
+
+NUMBERS = attrgetter("generation", "epoch", "step", "step_end", "cursor", "cursor_end")
+"""A record's six numbers."""
 
 
 class LedgerProof(Answer, frozen=True):
@@ -34,6 +43,7 @@ class LedgerProof(Answer, frozen=True):
     samples: int  #: samples in the ledger, over all epochs
     steps: int  #: steps in the ledger; those that were repeated count once
     voided_steps: int  #: steps that were repeated because no node or checkpoint kept their result
+    rounds: int = 0  #: rounds in the ledger, if its nodes train in rounds; then a record is an interval of a round
 
 
 @dataclass(slots=True)
@@ -47,18 +57,34 @@ class Ledger:
     finished_step: int | None = None
     """The step at which its script finished; None: it has not."""
     _epochs: dict[Generation, dict[int, StepRanges]] = field(default_factory=dict)
+    _rounds: array[int] = field(default_factory=lambda: array("q"))
+    """The reported records of rounds, six numbers each."""
     _began: dict[Generation, int] = field(default_factory=dict)
 
     def began(self, generation: Generation, step: int) -> None:
         """Record that ``generation`` trains from ``step`` on: that voids all earlier records from there on, even if its
         own first record is missing.
         """
-        self._began[generation] = step
+        self._began[generation] = min(step, self._began.get(generation, step))
 
     def add(self, records: Iterable[LedgerRange]) -> None:
         """Add a leader's records."""
         for record in records:
-            self._epochs.setdefault(record.generation, {}).setdefault(record.epoch, StepRanges()).add(record)
+            if in_rounds(self.identity, self.accepted, record.step):
+                self._rounds.extend(NUMBERS(record))
+                self.began(record.generation, record.step)
+            else:
+                self._epochs.setdefault(record.generation, {}).setdefault(record.epoch, StepRanges()).add(record)
+
+    def current(self) -> StepLineage | RoundLineage:
+        """The records behind the current parameters, for their proof."""
+        steps = StepLineage(self.lineage(), self.voided_steps(), self._disputed())
+        if not self._rounds:
+            return steps
+        from pilot.history.rounds_ledger import RoundLineage  # it needs NumPy, which other users of ledgers do not load
+
+        voids = {generation: cut.step if cut is not None else None for generation, cut in self._cuts()}
+        return RoundLineage.of(self._rounds, voids, steps)
 
     def lineage(self) -> list[LedgerRange]:
         """The records behind the current parameters, in order of steps; a record that was voided in part ends there."""
@@ -97,33 +123,92 @@ class Ledger:
             for epoch in self._epochs.get(generation, {}).values():
                 record = epoch.disputed
                 if record is not None and (cut is None or record.step < cut.step):
-                    return f"{_where(record)}: reported with other samples as well"
+                    return f"{where(record)}: reported with other samples as well"
         return ""
 
     def exactly_once(self, sizes: Mapping[int, int], *, ends: bool = True) -> LedgerProof:
         """Check that the lineage covers epochs 0, 1, … of ``sizes`` samples each, without gaps and once; if it
         ``ends``, to the end of the last one.
         """
-        lineage = self.lineage()
-        return self.verdict(sizes, self._disputed() or _first_gap(lineage, sizes, ends))
+        lineage = self.current()
+        return _verdict(lineage, sizes, lineage.gap(sizes, ends))
 
-    def verdict(self, sizes: Mapping[int, int], problem: str) -> LedgerProof:
-        """A proof, unless there is a ``problem``."""
-        lineage, voided = self.lineage(), self.voided_steps()
-        last = lineage[-1] if lineage else None
-        is_complete = last is None or last.cursor_end == sizes.get(last.epoch)
-        more = f" and {counted(last.cursor_end, 'sample')} of the next" if last and not is_complete else ""
-        done, steps = (last.epoch + is_complete, last.step_end) if last else (0, 0)
-        samples = sum(record.cursor_end - record.cursor for record in lineage)
-        generations = len({record.generation for record in lineage})
-        text = (
-            f"{counted(len(lineage), 'record')} of {counted(generations, 'generation')} cover {counted(done, 'epoch')}"
-            f"{more}, {counted(samples, 'sample')}, in {counted(steps, 'step')}: contiguous, each sample once per"
-            f" epoch; {counted(voided, 'recorded step')} voided"
-        )
-        return LedgerProof(
-            proved=not problem, text=problem or text, epochs=done, samples=samples, steps=steps, voided_steps=voided
-        )
+
+class Extent(NamedTuple):
+    """What a lineage has of ``epoch``: records that end at sample ``end`` and have so many ``samples``, the last one
+    from ``step`` on, in steps of ``batch`` samples (0: not known)."""
+
+    epoch: int
+    step: int
+    end: int
+    samples: int
+    batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepLineage:
+    """The records behind the current parameters, in the order of steps. ``voided_steps``: recorded steps that a later
+    generation repeated; ``disputed``: a report that contradicts another one about steps that count."""
+
+    records: list[LedgerRange]
+    voided_steps: int
+    disputed: str
+
+    how: ClassVar[str] = "contiguous"
+    rounds: ClassVar[int] = 0
+
+    @property
+    def what(self) -> str:
+        """It in words."""
+        generations = len({record.generation for record in self.records})
+        return f"{counted(len(self.records), 'record')} of {counted(generations, 'generation')}"
+
+    @property
+    def steps(self) -> int:
+        """The step after its last one."""
+        return self.records[-1].step_end if self.records else 0
+
+    def extents(self) -> list[Extent]:
+        """What it has of each epoch."""
+        found = []
+        for epoch, grouped in groupby(self.records, key=lambda record: record.epoch):
+            records = list(grouped)
+            last, samples = records[-1], sum(record.cursor_end - record.cursor for record in records)
+            found.append(Extent(epoch, last.step, last.cursor_end, samples, _batch(last)))
+        return found
+
+    def under_way(self, step: int) -> int | None:
+        """The epoch that is under way when ``step`` comes next; None: it begins an epoch, or is not in the lineage."""
+        inside = (one for one in self.records if one.step <= step < one.step_end and (step > one.step or one.cursor))
+        return next((record.epoch for record in inside), None)
+
+    def gap(self, sizes: Mapping[int, int], ends: bool) -> str:
+        """Why it does not cover epochs 0, 1, … of ``sizes`` samples each, without gaps and once; if it ``ends``, to
+        the end of the last one."""
+        return self.disputed or _first_gap(self.records, sizes, ends)
+
+
+def _verdict(lineage: StepLineage | RoundLineage, sizes: Mapping[int, int], problem: str) -> LedgerProof:
+    """A proof, unless there is a ``problem``."""
+    extents = lineage.extents()
+    last, samples = extents[-1] if extents else None, sum(extent.samples for extent in extents)
+    is_complete = last is None or last.samples == sizes.get(last.epoch)
+    more = f" and {counted(last.samples, 'sample')} of the next" if last and not is_complete else ""
+    done, steps, voided = last.epoch + is_complete if last else 0, lineage.steps, lineage.voided_steps
+    text = (
+        f"{lineage.what} cover {counted(done, 'epoch')}{more}, {counted(samples, 'sample')}, in"
+        f" {counted(steps, 'step')}: {lineage.how}, each sample once per epoch; {counted(voided, 'recorded step')}"
+        " voided"
+    )
+    return LedgerProof(
+        proved=not problem,
+        text=problem or text,
+        epochs=done,
+        samples=samples,
+        steps=steps,
+        voided_steps=voided,
+        rounds=lineage.rounds,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +219,10 @@ class _Cut:
     first: LedgerRange | None
 
     def cursor(self, record: LedgerRange) -> int:
-        """Where ``record``, which extends beyond the cut, ends: known from the later generation's first record."""
+        """Where ``record``, which extends beyond the cut, ends: known from the later generation's first record, or from
+        its own even steps."""
         if self.first is None or self.first.epoch != record.epoch:
-            return record.cursor_end
+            return record.cursor + (self.step - record.step) * _batch(record)
         return self.first.cursor
 
 
@@ -195,17 +281,18 @@ def _uneven(record: LedgerRange, size: int, batches: dict[tuple[Generation, int]
     """
     steps, samples = record.step_end - record.step, record.cursor_end - record.cursor
     if steps < 1 or samples < steps:
-        return f"{_where(record)}: {samples} samples do not fill {steps} steps"
+        return f"{where(record)}: {samples} samples do not fill {steps} steps"
     if record.cursor_end > size:
-        return f"{_where(record)}: sample {record.cursor_end} is beyond the epoch's {size}"
+        return f"{where(record)}: sample {record.cursor_end} is beyond the epoch's {size}"
     batch = batches.setdefault((record.generation, record.epoch), -(-samples // steps))
     last = samples - (steps - 1) * batch
     if last == batch or (record.cursor_end == size and 0 < last < batch):
         return ""
-    return f"{_where(record)}: {samples} samples in {steps} steps are uneven, {batch} per step"
+    return f"{where(record)}: {samples} samples in {steps} steps are uneven, {batch} per step"
 
 
-def _where(record: LedgerRange) -> str:
+def where(record: LedgerRange) -> str:
+    """Name a record."""
     steps = f"steps {record.step} to {record.step_end - 1}"
     return f"generation {record.generation}, {steps}, epoch {record.epoch}"
 
@@ -215,39 +302,30 @@ def proof(ledger: Ledger, epochs: int | None = None) -> LedgerProof:
 
     Without ``epochs``, as far as the trainer got: to the step at which it finished, or to the last recorded one.
     """
-    words, changes, lineage = ledger.identity, ledger.accepted, ledger.lineage()
-    ends = epochs is not None
+    words, changes, lineage = ledger.identity, ledger.accepted, ledger.current()
+    extents, ends = lineage.extents(), epochs is not None
     problem = "" if words else "no group has reported what it trains on"
     if epochs is None:
-        epochs = lineage[-1].epoch + 1 if lineage else 0
-        last_step, finished = lineage[-1].step_end if lineage else 0, ledger.finished_step
-        if not problem and finished not in (None, last_step):
-            problem = f"it finished at step {finished}, and its records end at step {last_step}"
+        epochs, finished = extents[-1].epoch + 1 if extents else 0, ledger.finished_step
+        if not problem and finished not in (None, lineage.steps):
+            problem = f"it finished at step {finished}, and its records end at step {lineage.steps}"
     for change in changes:
-        if not problem and change.what in ORDERED_BY and (epoch := _inside(lineage, change.step)) is not None:
+        if not problem and change.what in ORDERED_BY and (epoch := lineage.under_way(change.step)) is not None:
             problem = f"{change}, in the middle of epoch {epoch}: samples may have been used twice, or not at all"
+
+    def asked(step: int) -> Samples:
+        return Samples.of(before(words, changes, step))
+
+    in_batches = all(change.what != PER_NODE for change in changes)  # an epoch's rounds end with a whole one
     sizes = dict.fromkeys(range(epochs), Samples.of(words).length or 0)
-    for epoch, grouped in groupby(lineage, key=lambda record: record.epoch):
-        records = list(grouped)
-        last = records[-1]
-        samples = Samples.of(before(words, changes, last.step))
-        if epoch in sizes:
-            sizes[epoch] = samples.size(last.cursor_end, _batch(last))
-        for record in records:
-            asked = Samples.of(before(words, changes, record.step)).multiple
-            problem = problem or _other_batch(record, asked, sizes.get(epoch, 0))
-    return ledger.verdict(sizes, problem) if problem else ledger.exactly_once(sizes, ends=ends)
-
-
-def _inside(lineage: Sequence[LedgerRange], step: int) -> int | None:
-    """The epoch that is under way when ``step`` comes next; None: it begins an epoch, or is not in the lineage."""
-    return next(
-        (record.epoch for record in lineage if record.step <= step < record.step_end and _cuts(record, step)), None
-    )
-
-
-def _cuts(record: LedgerRange, step: int) -> bool:
-    return step > record.step or record.cursor > 0
+    for extent in extents:
+        if extent.epoch in sizes:
+            samples = asked(extent.step)
+            over = extent.end % samples.multiple if in_batches and not extent.batch else 0
+            sizes[extent.epoch] = samples.size(extent.end - over, extent.batch or samples.multiple)
+    for record in ledger.lineage():
+        problem = problem or _other_batch(record, asked(record.step).multiple, sizes.get(record.epoch, 0))
+    return _verdict(lineage, sizes, problem or lineage.gap(sizes, ends))
 
 
 def _batch(record: LedgerRange) -> int:
@@ -260,7 +338,7 @@ def _other_batch(record: LedgerRange, asked: int, size: int) -> str:
     full = -(-_batch(record) // asked) * asked
     if covered == steps * full or (record.cursor_end == size and (steps - 1) * full < covered < steps * full):
         return ""
-    return f"{_where(record)}: {covered} samples, and the script asked for a multiple of {asked} per step"
+    return f"{where(record)}: {covered} samples, and the script asked for a multiple of {asked} per step"
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,9 @@ OPTIONS = "the options of the optimizer"
 ALL_EPOCHS = "the number of epochs, done ones included,"
 ALL_ITERATIONS = "the number of iterations, done ones included,"
 
+MISSING = "missing"
+"""The value, in a change, of a name that an identity lacks."""
+
 GRADIENTS = "the gradient of the same samples"
 """Not part of an identity, but compared when a node joins and after a resume."""
 
@@ -102,6 +105,13 @@ def before(words: Mapping[str, str], changes: tuple[AcceptedChange, ...], step: 
         if change.step > step:
             then[change.what] = change.before
     return then
+
+
+def in_rounds(words: Mapping[str, str], changes: tuple[AcceptedChange, ...], step: int) -> bool:
+    """Whether nodes trained in rounds at step ``step``."""
+    if all(change.what != SYNC for change in changes):
+        return SYNC in words
+    return before(words, changes, step).get(SYNC, MISSING) != MISSING
 
 
 def _number(text: str) -> int:

@@ -17,6 +17,7 @@ from pilot.protocol.run_identity import (
     ALL_ITERATIONS,
     DROP_LAST,
     LENGTH,
+    MISSING,
     OPTIONS,
     ORDER,
     PER_NODE,
@@ -141,7 +142,7 @@ def _differences(one: Mapping[str, str], other: Mapping[str, str]) -> Iterator[t
     for name in [*one, *(name for name in other if name not in one)]:
         before_its_loop = name in _GOALS and not (name in one and name in other)
         if one.get(name) != other.get(name) and not before_its_loop:
-            yield name, one.get(name, "missing"), other.get(name, "missing")
+            yield name, one.get(name, MISSING), other.get(name, MISSING)
 
 
 def _of_kept(value: object) -> str:
