@@ -43,6 +43,7 @@ class OuterExchange:
         the sums in the values' ``grad``. Return the summed words; :class:`PeerGone` if the group broke.
         """
         exchange = self.each[0]
+        exchange.drop_gradients()
         exchange.begin(group.ring, alone=ranks == 1)
         exchange.begin_batch(weight, last=True)
         if weight:
@@ -51,6 +52,5 @@ class OuterExchange:
         exchange.finish(words())
         if not group.summed():
             exchange.idle()
-            exchange.drop_gradients()
             raise PeerGone
         return exchange.take()

@@ -28,7 +28,7 @@ from statistics import median
 
 from pilot.comm.channel import PeerGone
 from pilot.core.errors import PilotError
-from pilot.submission.seldom import DiLoCo
+from pilot.submission.seldom import EXCHANGE_S, INNER_STEP_S, ROUND, DiLoCo
 from pilot.train.data import deals
 from pilot.train.data.deals import Range
 from pilot.train.data.loader import DatasetBatches
@@ -287,8 +287,6 @@ class Rounds(RankGroup):
             self._sum(one, rows, lambda loss: Words.of(0, False, loss))
             if one is not None:
                 self._hold(one, group.generation, rows)
-            else:  # it takes over the result
-                self.exchange.each[0].drop_gradients()
         if self._round is not None:  # its work was in a sum that others have, or it trained without them
             self._training.position = self._round.position
             self._forget()
@@ -356,8 +354,8 @@ class Rounds(RankGroup):
         return batches.length - (batches.length % batches.batching.of_one_node if batches.batching.drop_last else 0)
 
     def _measure(self, one: Round, step_s: float, exchange_s: float) -> None:
-        """Report what the round took, and recommend an ``every`` after the first ones."""
-        self._measured |= {"round": float(one.position.round + 1), "exchange_s": exchange_s, "inner_step_s": step_s}
+        """Measure what the round took, and recommend an ``every`` after the first ones."""
+        self._measured |= {ROUND: float(one.position.round + 1), EXCHANGE_S: exchange_s, INNER_STEP_S: step_s}
         if len(one.deals) == 1 or len(self._exchanges_s) == _ADVISED_AFTER:
             return
         self._exchanges_s.append(exchange_s)
