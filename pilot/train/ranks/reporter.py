@@ -136,7 +136,9 @@ class Reporter:
             self._report_if_due(group, metrics)
 
     def held(self, group: Membership, held: HeldRound, metrics: Metrics) -> None:
-        """Report that a round is held."""
+        """Report that a round is held, unless it had no inner steps."""
+        if not held.samples:
+            return
         self.meter.held(held.trained_s, held.exchange_s, held.samples, held.part)
         if group.rank == 0:
             for row in held.rows:

@@ -79,7 +79,7 @@ class StateSharing:
         return self.ties.together(lambda: transfer(group.generation, spreading))
 
     def _give(self, generation: int, spreading: Spreading) -> None:
-        packed = Packed(self.training.encoded())
+        packed = Packed(self.training.given())
         arena = packed.to_arena()
         note = Spread(spreading.root, list(spreading.takers), packed.size)
         try:

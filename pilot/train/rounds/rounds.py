@@ -261,8 +261,9 @@ class Rounds(RankGroup):
             own, stop = self.of_all.words(loss), float(self.is_stopping())
             return replace(own, stop=stop, checksum=checksum, checksum_squares=checksum * checksum)
 
-        summed, samples = self._sum(one, rows, words)
-        if not self._alarm.compare(summed, one.position.step, self.of_all, len(rows)):
+        any_used = any(used for _, _, used, _ in rows)
+        summed, samples = self._sum(one, rows, words) if any_used else (self._agreed(words(0.0)), 0)
+        if any_used and not self._alarm.compare(summed, one.position.step, self.of_all, len(rows)):
             raise PeerGone
         self._training.position.stopped |= summed.stop > 0
         committed = self._hold(one, one.held.generation, rows)
@@ -271,6 +272,12 @@ class Rounds(RankGroup):
             self._measure(one, trained_s / one.used, exchange_s)
         part = max(used for _, _, used, _ in rows) / max(1, *map(len, one.deals))
         self.of_all.held_round(summed, HeldRound(committed, samples, trained_s, exchange_s, part), self._metrics)
+
+    def _agreed(self, words: Words) -> Words:
+        """Return the sums of what ranks say with their ``words`` if they have nothing to exchange."""
+        said = self.of_all.rows([int(words.ready), int(words.pause), int(words.stop)])
+        ready, pause, stop = zip(*said, strict=True)
+        return Words(sum(ready), sum(one * one for one in ready), sum(pause), 0.0, 0.0, 0.0, stop=sum(stop))
 
     def regroup(self, group: Membership, held: int) -> None:
         """Before the ranks of a new ``group`` share a state: close the round that the most advanced ones have open,

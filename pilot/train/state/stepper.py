@@ -169,6 +169,11 @@ class Steppers:
             "scaler": _form({name: one.state_dict() for name, one in self.scalers.items()}),
         }
 
+    def without_state(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """Return ``state``, a result of :meth:`capture`, without the optimizers' states."""
+        optimizers = {name: {**_of(state["optimizer"], name), "state": {}} for name in self.optimizers}
+        return {**state, "optimizer": _form(optimizers), "layout": {name: [] for name in self.optimizers}}
+
     def with_own_state(self, state: Mapping[str, Any]) -> dict[str, Any]:
         """Return ``state``, a result of :meth:`capture`, with the states of this process's optimizers and scalers; the
         options of groups, and schedulers, stay those of ``state``.

@@ -17,7 +17,7 @@ from pilot.checkpoint import shards
 from pilot.checkpoint.tree import Encoded, copied
 from pilot.core.errors import UserError
 from pilot.protocol.run_identity import ACCEPT, OPTIONS, RULES, SYNC, AcceptedChange, acceptable
-from pilot.submission.seldom import DiLoCo
+from pilot.submission.seldom import FRESH, DiLoCo
 from pilot.train.data import rng
 from pilot.train.data.sampler import StepShare
 from pilot.train.node.membership import Seat
@@ -304,6 +304,12 @@ class Training:
         """The result of :meth:`capture`, encoded to be saved or sent; :class:`UserError` names what cannot be
         stored."""
         return encoded(self.capture())
+
+    def given(self) -> Encoded:
+        """The same for a node that takes over the state: without the inner optimizers' states if that begins fresh."""
+        state = self.capture()
+        fresh = self.outer is not None and self.outer.settings.inner == FRESH
+        return encoded(self.steppers.without_state(state) if fresh else state)
 
     def keep(self) -> None:
         """Keep a copy of the state as it is now, from which the script runs what it does until its next batch."""
