@@ -20,6 +20,7 @@ BENCHMARKS = [
     "loader",
     "steady_state",
     "shares",
+    "seldom",
     "alone",
     "node",
     "staging",

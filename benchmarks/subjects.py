@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import nn
-from torch.utils.data import TensorDataset
+from torch.utils.data import Dataset, TensorDataset
 
 BATCH = 32
 
@@ -46,6 +46,7 @@ def many() -> nn.Module:
 SUBJECTS = {
     "tiny": (lambda: mlp(1, 64), 64),
     "1M": (lambda: mlp(4, 512), 512),
+    "4M": (lambda: mlp(4, 1024), 1024),
     "25M": (lambda: mlp(6, 2048), 2048),
     "100M": (lambda: mlp(6, 4096), 4096),
     "small CNN": (cnn, 256),
@@ -66,6 +67,19 @@ def data(name: str, samples: int) -> TensorDataset:
     generator = torch.Generator().manual_seed(1)
     inputs = torch.randn(samples, SUBJECTS[name][1], generator=generator)
     return TensorDataset(inputs, torch.randint(0, 10, (samples,), generator=generator))
+
+
+class Endless(Dataset[tuple[torch.Tensor, torch.Tensor]]):
+    """A subject's data in an epoch that is long enough for any measurement: a few samples, again and again."""
+
+    def __init__(self, name: str) -> None:
+        self._inputs, self._labels = data(name, 32 * BATCH).tensors
+
+    def __len__(self) -> int:
+        return 1 << 20
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return self._inputs[index % len(self._inputs)], self._labels[index % len(self._labels)]
 
 
 def sgd(model: nn.Module) -> torch.optim.Optimizer:

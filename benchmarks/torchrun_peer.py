@@ -29,7 +29,7 @@ STEPS_BEFORE, STEPS_AFTER = 8, 5
 def stall_s(subject: str) -> float:
     """Seconds without a step when a second agent joins a first one."""
     with tempfile.TemporaryDirectory() as name:
-        folder, port = Path(name), _free_port()
+        folder, port = Path(name), free_port()
         with _agent(folder, subject, port):
             _until(lambda: len(_steps(folder, 1)) >= STEPS_BEFORE, "steps of one agent")
             with _agent(folder, subject, port):
@@ -41,7 +41,7 @@ def stall_s(subject: str) -> float:
 def loss_s(subject: str) -> float:
     """Seconds without a step when one of two agents is killed (not the first, which hosts the rendezvous store)."""
     with tempfile.TemporaryDirectory() as name:
-        folder, port = Path(name), _free_port()
+        folder, port = Path(name), free_port()
         with _agent(folder, subject, port):
             _until(lambda: bool(_steps(folder, 1)), "step of one agent")
             with _agent(folder, subject, port):
@@ -94,7 +94,7 @@ def _until(reached: Callable[[], bool], what: str) -> None:
         time.sleep(0.05)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

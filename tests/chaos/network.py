@@ -35,32 +35,40 @@ class Lan:
     """The bridge, with a port for the coordinator at ``address``. Pilots' ports are created on first use."""
 
     def __init__(self) -> None:
-        self._name = f"pc{os.getpid()}"
+        self.name = f"pc{os.getpid()}"
         self._prefix = f"10.{128 + os.getpid() % 100}.{os.getpid() // 100 % 250}"
         self.address = f"{self._prefix}.1"
         self._ports: list[int] = []
-        _ip("link", "add", self._name, "type", "bridge")
+        _ip("link", "add", self.name, "type", "bridge")
         try:
-            _ip("addr", "add", f"{self.address}/24", "dev", self._name)
-            _ip("link", "set", self._name, "up")
+            _ip("addr", "add", f"{self.address}/24", "dev", self.name)
+            _ip("link", "set", self.name, "up")
             self.port(0)
         except BaseException:
             self.close()
             raise
 
+    def address_of(self, number: int) -> str:
+        """The address of the namespace ``number``."""
+        return f"{self._prefix}.{number + 2}"
+
     def port(self, number: int) -> list[str]:
         """The prefix that runs a command in the namespace ``number``."""
         assert 0 <= number < _PORTS
-        space, outside = f"{self._name}n{number}", self._outside(number)
+        space, outside = f"{self.name}n{number}", self._outside(number)
         if number not in self._ports:
             self._ports.append(number)
             _ip("netns", "add", space)
-            _ip("link", "add", outside, "type", "veth", "peer", "name", INTERFACE, "netns", space)
-            _ip("link", "set", outside, "master", self._name, "up")
-            _ip("-n", space, "addr", "add", f"{self._prefix}.{number + 2}/24", "dev", INTERFACE)
+            self._connect(space, outside)
+            _ip("link", "set", outside, "master", self.name, "up")
+            _ip("-n", space, "addr", "add", f"{self.address_of(number)}/24", "dev", INTERFACE)
             _ip("-n", space, "link", "set", INTERFACE, "up")
             _ip("-n", space, "link", "set", "lo", "up")
         return ["nsenter", f"--net=/run/netns/{space}"]
+
+    def _connect(self, space: str, outside: str) -> None:
+        """Create a cable: ``INTERFACE`` in a namespace, and its other end here."""
+        _ip("link", "add", outside, "type", "veth", "peer", "name", INTERFACE, "netns", space)
 
     def cut(self, number: int) -> None:
         """Nothing gets in or out of this namespace any more, and nobody is notified."""
@@ -80,23 +88,23 @@ class Lan:
             self._neighbour("del", sender, receiver)
 
     def _neighbour(self, change: str, sender: int, receiver: int, *how: str) -> None:
-        space = [] if sender == COORDINATOR else ["-n", f"{self._name}n{sender}"]
-        device = self._name if sender == COORDINATOR else INTERFACE
-        _ip(*space, "neigh", change, f"{self._prefix}.{receiver + 2}", "dev", device, *how)
+        space = [] if sender == COORDINATOR else ["-n", f"{self.name}n{sender}"]
+        device = self.name if sender == COORDINATOR else INTERFACE
+        _ip(*space, "neigh", change, self.address_of(receiver), "dev", device, *how)
 
     def close(self) -> None:
         """Remove everything."""
         for number in self._ports:
             with suppress(subprocess.CalledProcessError):
-                _ip("netns", "del", f"{self._name}n{number}")
+                _ip("netns", "del", f"{self.name}n{number}")
             with suppress(subprocess.CalledProcessError):  # deleted with the namespace, a moment later
                 _ip("link", "del", self._outside(number))
         self._ports.clear()
         with suppress(subprocess.CalledProcessError):
-            _ip("link", "del", self._name)
+            _ip("link", "del", self.name)
 
     def _outside(self, number: int) -> str:
-        return f"{self._name}v{number}"
+        return f"{self.name}v{number}"
 
 
 def _ip(*arguments: str) -> None:
