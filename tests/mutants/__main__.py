@@ -56,7 +56,8 @@ NEAREST = {
 
 BESIDE = {
     "explain": ["test_problem"],
-    "ledger": ["test_ledger_proof"],
+    "ledger": ["test_ledger_proof", "test_rounds_ledger"],
+    "rounds_ledger": [],
 }
 """Modules of the core that decide nothing: only these tests are needed."""
 
@@ -70,7 +71,7 @@ def _tests_of(path: Path) -> list[str]:
 
 TESTS = {
     **{str(path): _tests_of(path) for path in sorted(Path("pilot/core").rglob("*.py"))},
-    "pilot/history/ledger.py": _tests_of(Path("pilot/history/ledger.py")),
+    **{path: _tests_of(Path(path)) for path in ("pilot/history/ledger.py", "pilot/history/rounds_ledger.py")},
     "pilot/protocol/remaining_work.py": ["tests/unit/protocol/test_remaining_work.py"],
     "pilot/protocol/run_identity.py": [
         "tests/unit/protocol/test_run_identity.py", "tests/unit/history/test_ledger_proof.py",
