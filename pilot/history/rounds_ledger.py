@@ -23,7 +23,7 @@ from pilot.core.ids import Generation
 from pilot.history.ledger import NUMBERS, Extent, StepLineage, where
 from pilot.history.words import counted
 
-GENERATION, EPOCH, STEP, STEP_END, START, STOP = range(6)
+GENERATION, EPOCH, STEP, STEP_END, START, STOP = COLUMNS = range(6)
 """The columns of rows; those before :data:`START` are the round's."""
 
 Rows = NDArray[np.int64]
@@ -44,7 +44,8 @@ class RoundLineage:
     def of(cls, reported: array[int], voids: Mapping[Generation, int | None], earlier: StepLineage) -> RoundLineage:
         """The lineage of the ``reported`` rows, in any order and some of them repeatedly, six numbers each. ``voids``:
         from which step on each generation is void; ``earlier``: the steps before the nodes trained in rounds."""
-        rows = _once(np.frombuffer(reported, np.int64).reshape(-1, 6))
+        rows = np.frombuffer(reported, np.int64).reshape(-1, len(COLUMNS))
+        rows = _distinct(_sorted(rows, GENERATION, STEP, STEP_END, EPOCH, START, STOP))
         generations, places = np.unique(rows[:, GENERATION], return_inverse=True)
         limits = [voids.get(Generation(int(one))) for one in generations]
         void_from = np.array([np.iinfo(np.int64).max if limit is None else limit for limit in limits], np.int64)[places]
@@ -55,8 +56,8 @@ class RoundLineage:
         voided_steps = earlier.voided_steps + recorded - _steps(rows)
         if earlier.records:
             rows = np.concatenate([[NUMBERS(record) for record in earlier.records], rows])
-        order = np.lexsort([rows[:, column] for column in (START, EPOCH, GENERATION, STEP_END, STEP)])
-        return cls(rows[order], voided_steps, earlier.disputed or crosses)
+        rows = _sorted(rows, STEP, STEP_END, GENERATION, EPOCH, START)
+        return cls(rows, voided_steps, earlier.disputed or crosses)
 
     @property
     def rounds(self) -> int:
@@ -89,49 +90,36 @@ class RoundLineage:
 
     def under_way(self, step: int) -> int | None:
         """The epoch that is under way when ``step`` comes next; None: it begins an epoch, or is not in the lineage."""
-        at = int(np.searchsorted(self.rows[:, STEP], step))
-        around = {int(epoch) for epoch in self.rows[max(0, at - 1) : at + 1, EPOCH]}
-        return around.pop() if 0 < at < len(self.rows) and len(around) == 1 else None
+        at, epochs = int(np.searchsorted(self.rows[:, STEP], step)), self.rows[:, EPOCH]
+        return int(epochs[at]) if 0 < at < len(epochs) and epochs[at - 1] == epochs[at] else None
 
     def gap(self, sizes: Mapping[int, int], ends: bool) -> str:
         """Why it does not cover epochs 0, 1, … of ``sizes`` samples each, with all samples once; if it ``ends``, to
         the end of the last one."""
-        return (
-            self.disputed
-            or _out_of_order(self.rows, _rounds(self.rows))
-            or _used_twice(self.rows)
-            or self._incomplete(sizes, ends)
-        )
-
-    def _incomplete(self, sizes: Mapping[int, int], ends: bool) -> str:
-        """An epoch that is longer than its size, or over and shorter."""
+        if problem := self.disputed or _out_of_order(self.rows, _rounds(self.rows)):
+            return problem
         epochs = {int(rows[0, EPOCH]): rows for rows in self._epochs()}
-        for epoch in sorted(epochs.keys() | sizes.keys()):
-            rows, size = epochs.get(epoch, self.rows[:0]), sizes.get(epoch, 0)
-            if (at := _first(rows[:, STOP] > size)) is not None:
-                return f"{_named(rows[at])}: beyond the epoch's {size}"
-            start, stop = _hole(rows, size)
-            if start < stop and (ends or epoch < max(epochs)):
-                return f"epoch {epoch}: no round committed samples {start} to {stop - 1} of its {size}"
-        return ""
+        problems = (
+            _uncovered(epochs.get(epoch, self.rows[:0]), epoch, sizes.get(epoch, 0), ends or epoch < max(epochs))
+            for epoch in sorted(epochs.keys() | sizes.keys())
+        )
+        return next(filter(None, problems), "")
 
 
-def _once(rows: Rows) -> Rows:
-    """``rows``, each once, in the order of generations and steps."""
-    keys = (STOP, START, EPOCH, STEP_END, STEP, GENERATION)
-    return _distinct(rows[np.lexsort([rows[:, column] for column in keys])], STOP + 1)
+def _sorted(rows: Rows, *columns: int) -> Rows:
+    return np.take(rows, np.lexsort([rows[:, column] for column in reversed(columns)]), axis=0)
+
+
+def _distinct(rows: Rows, columns: int | None = None) -> Rows:
+    """The first of ``rows`` that follow each other with the same numbers, in the first ``columns`` or all."""
+    changes = np.ones(len(rows), np.bool_)
+    changes[1:] = (rows[1:, :columns] != rows[:-1, :columns]).any(axis=1)
+    return np.compress(changes, rows, axis=0)
 
 
 def _rounds(rows: Rows) -> Rows:
     """The first row of each round."""
     return _distinct(rows, START)
-
-
-def _distinct(rows: Rows, columns: int) -> Rows:
-    """The first of those that follow each other with the same numbers in the first ``columns``."""
-    changes = np.ones(len(rows), np.bool_)
-    changes[1:] = (rows[1:, :columns] != rows[:-1, :columns]).any(axis=1)
-    return np.compress(changes, rows, axis=0)
 
 
 def _steps(rows: Rows) -> int:
@@ -150,20 +138,16 @@ def _out_of_order(rows: Rows, rounds: Rows) -> str:
     return ""
 
 
-def _used_twice(rows: Rows) -> str:
-    """Two intervals with the same samples."""
-    rows = rows[np.lexsort([rows[:, START], rows[:, EPOCH]])]
-    same = (rows[1:, EPOCH] == rows[:-1, EPOCH]) & (rows[1:, START] < rows[:-1, STOP])
-    at = _first(same)
-    return "" if at is None else f"{_named(rows[at])}: some of them also in {_named(rows[at + 1])}"
-
-
-def _hole(rows: Rows, size: int) -> tuple[int, int]:
-    """The first samples of an epoch that its disjoint ``rows`` do not have, [start, stop)."""
-    rows = rows[np.argsort(rows[:, START])]
+def _uncovered(rows: Rows, epoch: int, size: int, is_over: bool) -> str:
+    """Samples that an epoch has twice, that it should not have, or that it lacks although it ``is_over``."""
+    rows = _sorted(rows, START)
     starts, stops = np.append(rows[:, START], size), np.append(0, rows[:, STOP])
-    at = int(np.argmax(starts > stops))
-    return int(stops[at]), int(starts[at])
+    if (at := _first(starts < stops)) is not None:
+        where_else = f"some of them also in {_named(rows[at])}" if at < len(rows) else f"beyond the epoch's {size}"
+        return f"{_named(rows[at - 1])}: {where_else}"
+    if is_over and (at := _first(starts > stops)) is not None:
+        return f"epoch {epoch}: no round committed samples {stops[at]} to {starts[at] - 1} of its {size}"
+    return ""
 
 
 def _first(wrong: NDArray[np.bool_]) -> int | None:
