@@ -115,7 +115,7 @@ def lay_out(gradients: Iterable[tuple[int, str]], bucket_bytes: int, control_cou
     bucket_bytes : a bucket is closed when it holds at least this many bytes (more if there were too many buckets), or
         when the dtype changes
     control_count : number of float64 values in the control vector
-    wire : the kind of :mod:`pilot.comm.narrow` in which float32 is sent; empty: unchanged
+    wire : the one of :data:`pilot.comm.narrow.WIRES` in which float32 is sent; empty: unchanged
     """
     sized = [(count, dtype, count * np.dtype(dtype).itemsize) for count, dtype in gradients]
     full = max(bucket_bytes, sum(size for _, _, size in sized) // MOST_BUCKETS)

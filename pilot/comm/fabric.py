@@ -30,7 +30,7 @@ class Fabric(Protocol):
         """Sum ``numbers`` over all ranks, in place."""
 
     def sum_narrow(self, numbers: NDArray[np.float32], kind: str) -> Operation:
-        """Sum ``numbers`` in place, sent as ``kind``, one of :data:`pilot.comm.narrow.KINDS`."""
+        """Sum ``numbers`` in place, sent as ``kind``, one of :data:`pilot.comm.narrow.WIRES`."""
 
     def gather(self, row: NDArray[np.int64], rows: NDArray[np.int64]) -> Operation:
         """Collect the ``row`` of each rank in ``rows``, shape (size, len(row))."""

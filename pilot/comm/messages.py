@@ -42,7 +42,7 @@ class Here(Note, frozen=True):
 class BucketPart(msgspec.Struct, frozen=True):
     """``count`` numbers of numpy type ``dtype`` from ``offset`` (bytes) on, which are summed in one operation.
 
-    ``wire`` is the kind of :mod:`pilot.comm.narrow` in which they are sent; empty: unchanged. ``per_process``: each of
+    ``wire``, one of :data:`pilot.comm.narrow.WIRES`, is how they are sent; empty: unchanged. ``per_process``: each of
     a node's training processes has its own numbers there, which are summed only with those of the same local rank on
     the other nodes (they are its share of a sum that the node has computed by itself, or its shard of a model).
     """

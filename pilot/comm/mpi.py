@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from pilot.comm.fabric import Fabric, Operation
 from pilot.comm.naps import LONGEST_NAP_S, PeerSockets
-from pilot.comm.narrow import Floats, narrowed, widened
+from pilot.comm.narrow import Floats, packed, unpacked
 
 mpi4py.rc.initialize = False
 mpi4py.rc.finalize = False
@@ -30,7 +30,7 @@ class _Request:
 
 
 class _NarrowSum:
-    """A sum whose numbers are sent in 16 bits: each rank sums its share of them in float32, then all get all shares.
+    """A sum whose numbers are sent in fewer bits: each rank sums its share of them in float32, then all get all shares.
 
     This moves as many bytes as a ring, rounds each number once before and once after the sum, and gives the same bits
     on all ranks.
@@ -38,21 +38,20 @@ class _NarrowSum:
 
     def __init__(self, there: MPI.Intracomm, back: MPI.Intracomm, numbers: Floats, kind: str) -> None:
         self._numbers, self._kind, self._back = numbers, kind, back
-        share = -(-len(numbers) // there.Get_size())
-        self._words = np.zeros(there.Get_size() * share, np.uint16)
-        self._words[: len(numbers)] = narrowed(numbers, kind)
-        self._shares = np.empty((there.Get_size(), share), np.uint16)
-        self._request = there.Ialltoall(self._words, self._shares)
+        self._rows = packed(numbers, there.Get_size(), kind)
+        self._shares = np.empty_like(self._rows)
+        self._request = there.Ialltoall(self._rows.view(np.uint8), self._shares.view(np.uint8))
         self._coming_back = False
 
     def done(self) -> bool:
         if not self._request.Test():
             return False
         if self._coming_back:
-            self._numbers[:] = widened(self._words[: len(self._numbers)], self._kind)
+            self._numbers[:] = unpacked(self._rows, self._kind).reshape(-1)[: len(self._numbers)]
             return True
-        self._total = narrowed(widened(self._shares, self._kind).sum(axis=0), self._kind)
-        self._request, self._coming_back = self._back.Iallgather(self._total, self._words), True
+        self._total = packed(unpacked(self._shares, self._kind).sum(axis=0), 1, self._kind)
+        self._request = self._back.Iallgather(self._total.view(np.uint8), self._rows.view(np.uint8))
+        self._coming_back = True
         return False
 
 

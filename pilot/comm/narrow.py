@@ -1,15 +1,23 @@
-"""float32 as 16 bits on the wire: half the bytes, at the price of rounding once before the sum and once after it."""
+"""float32 as 16 bits on the wire: half the bytes, at the price of rounding once before the sum and once after it.
+
+8 bits, see :mod:`pilot.comm.int8`, are for rounds of seldom-synchronised training only.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
+
+from pilot.comm import int8
 
 Words = NDArray[np.uint16]
 Floats = NDArray[np.float32]
 
 KINDS = ("bfloat16", "float16")
 """``bfloat16`` has float32's range and 8 bits of fraction, ``float16`` 11 bits up to 65,504 (beyond: infinite)."""
+WIRES = (*KINDS, "int8")
 
 _HALF, _ONE, _16 = np.uint32(0x7FFF), np.uint32(1), np.uint32(16)
 _NAN = np.uint16(0x7FC0)
@@ -20,6 +28,20 @@ _HALF_BITS, _HALF_NAN, _HALF_SIGN = np.uint32(126 << 23), np.uint32(0x7E00), np.
 _LEAST_NORMAL = np.float32(2.0**-14)
 _BLOCK = 1 << 15
 """So many numbers are rounded at once: they stay in the cache through all passes, which is ten times as fast."""
+
+
+def packed(numbers: Floats, ranks: int, wire: str) -> NDArray[Any]:
+    """Return ``numbers``, rounded, in a row for each of the ``ranks``, as they are sent; the last ones are padded."""
+    if wire == "int8":
+        return int8.packed(numbers, ranks)
+    rows = np.zeros((ranks, -(-len(numbers) // ranks)), np.uint16)
+    rows.reshape(-1)[: len(numbers)] = narrowed(numbers, wire)
+    return rows
+
+
+def unpacked(rows: NDArray[Any], wire: str) -> Floats:
+    """Return the numbers of ``rows``, shape (rows, numbers of each)."""
+    return int8.unpacked(rows) if wire == "int8" else widened(rows, wire)
 
 
 def narrowed(numbers: Floats, kind: str) -> Words:

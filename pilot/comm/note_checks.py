@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from pilot.comm.arena import Arena
 from pilot.comm.messages import Attach, BucketPart, Spread
-from pilot.comm.narrow import KINDS
+from pilot.comm.narrow import WIRES
 from pilot.core.errors import ProtocolError
 
 SUMMED = ("float32", "float64")
@@ -32,7 +32,7 @@ def views(note: Attach, fd: int | None) -> list[NDArray[np.generic]]:
 
 
 def _view(arena: Arena, part: BucketPart) -> NDArray[np.generic]:
-    if part.dtype not in SUMMED or (part.wire and (part.wire not in KINDS or part.dtype != "float32")):
+    if part.dtype not in SUMMED or (part.wire and (part.wire not in WIRES or part.dtype != "float32")):
         raise ProtocolError(f"numbers of type {part.dtype!r} cannot be sent as {part.wire or part.dtype!r}")
     end = part.offset + part.count * np.dtype(part.dtype).itemsize
     if part.count < 1 or end > arena.size:

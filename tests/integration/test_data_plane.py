@@ -14,6 +14,7 @@ import pytest
 
 from pilot.checkpoint import names, store
 from pilot.comm import mpich, world
+from pilot.comm.int8 import BLOCK
 from pilot.core.commands import SetCheckpointInterval, WriteCheckpoint
 from pilot.protocol import wire
 from tests.integration import disturbed, rank_processes
@@ -71,7 +72,7 @@ def test_gradients_may_travel_as_16_bits(tmp_path: Path) -> None:
     assert 1e-6 < max(off) < 1e-2  # more than float32 rounding, far less than what 64 steps of 1e-3 move a parameter
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_a_narrow_sum_rounds_twice_and_gives_all_ranks_the_same_bits(ranks: int) -> None:
     command = [sys.executable, "-m", "tests.integration.narrow_ranks"]
     done = world.run(command, ranks, mpich.environment(os.environ, interface="lo", provider="tcp"), limit_s=60)
@@ -79,6 +80,8 @@ def test_a_narrow_sum_rounds_twice_and_gives_all_ranks_the_same_bits(ranks: int)
     errors = json.loads(done[0].stdout)
     assert 0 < errors["float16"] < 2 * 2**-11
     assert 0 < errors["bfloat16"] < 2 * 2**-8
+    assert 0.3 < errors["int8"] <= 1
+    assert 1 <= errors["NaN"] <= BLOCK
 
 
 def killed_in_mid_step(cluster: Plane, a: Node, b: Node) -> list[Node]:

@@ -348,16 +348,17 @@ def test_the_first_node_that_gathers_ends_the_round_of_all(ranks: list[Rank], fi
 
 
 def test_a_round_that_another_node_has_ended_ends_for_who_opens_it_later(ranks: list[Rank]) -> None:
-    late = [rank for rank in ranks if rank.belongs_with(ranks[-1])]
-    early = [rank for rank in ranks if rank not in late]
-    for rank in early:
+    first, late = ([rank for rank in ranks if rank.belongs_with(ranks[end])] for end in (0, -1))
+    others = [rank for rank in ranks if rank not in (*first, *late)]
+    for rank in (*first, *others):
         rank.channel.send(Open(3))
+    for rank in first:
         rank.channel.send(Gather([1]))
+    assert [rank.note() for rank in others] == [Closing(3)] * len(others)
     for rank in late:
         rank.channel.send(Open(3))
-    if early:
-        assert [rank.note() for rank in late] == [Closing(3)] * len(late)
-    for rank in late:
+    assert [rank.note() for rank in late] == [Closing(3)] * len(late)
+    for rank in (*others, *late):
         rank.channel.send(Gather([1]))
     assert [rank.note() for rank in ranks] == [Gathered([[1]] * 6)] * 6
     quit_all(ranks)
@@ -378,8 +379,9 @@ def test_a_node_that_waits_long_for_those_in_a_round_is_not_out_of_step(
         rank.channel.send(Gather([1]))
     assert told.wait(10)
     for rank in others:
-        rank.channel.send(Gather([1]))
         assert rank.note() == Closing(0)
+    for rank in others:
+        rank.channel.send(Gather([1]))
     assert [rank.note() for rank in ranks] == [Gathered([[1]] * 6)] * 6
     for rank in (*waiting, *others):
         assert not ready([ranks[0].channel, ranks[-1].channel], 0.05), "a sum waits for long, too"

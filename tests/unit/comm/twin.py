@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from pilot.comm.fabric import Fabric, Operation
 from pilot.comm.naps import PeerSockets
-from pilot.comm.narrow import narrowed, widened
+from pilot.comm.narrow import packed, unpacked
 
 Deposits = dict[int, NDArray[Any]]
 
@@ -80,9 +80,11 @@ class TwinFabric:
 
     def sum_narrow(self, numbers: NDArray[np.float32], kind: str) -> Operation:
         def combine(deposits: Deposits) -> None:
-            total = np.sum([widened(narrowed(deposits[rank], kind), kind) for rank in sorted(deposits)], axis=0)
+            rows = [packed(deposits[rank], self.size, kind) for rank in sorted(deposits)]
+            sums = [unpacked(np.stack(shares), kind).sum(axis=0) for shares in zip(*rows, strict=True)]
+            total = np.concatenate([unpacked(packed(share, 1, kind), kind)[0] for share in sums])
             for deposit in deposits.values():
-                deposit[:] = widened(narrowed(total, kind), kind)
+                deposit[:] = total[: len(deposit)]
 
         return self._meet(numbers, combine)
 
