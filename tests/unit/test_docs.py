@@ -21,7 +21,7 @@ DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 IN_TEXT = re.compile(r"`((?:pilot|launchers|site_configs|tests|examples|docs|benchmarks)/[\w./*-]*)`")
 LINK = re.compile(r"\]\(([^)#:]+)\)")
 MODULE = re.compile(r"python -m ((?:benchmarks|tests|pilot)[\w.]*)")
-ELASTIC = sorted((ROOT / "docs").glob("elastic-*.md"))
+ELASTIC = [*sorted((ROOT / "docs").glob("elastic-*.md")), ROOT / "docs" / "seldom.md"]
 MOST_WORDS, MOST_WORDS_OF_A_SENTENCE = 2500, 60
 TARGET = re.compile(r"(?:^|`)make ([a-z][\w-]*)", re.MULTILINE)
 

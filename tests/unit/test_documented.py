@@ -85,6 +85,7 @@ CONTEXTS: dict[tuple[str, int], tuple[str, dict[str, str]]] = {
     ("elastic-how-to.md", 8): (SHARED, {}),
     ("elastic-how-to.md", 9): (NOTICED, {"...": "os.kill(os.getpid(), signal.SIGUSR1)"}),
     ("mixed-nodes.md", 0): (SESSION, {}),
+    ("seldom.md", 0): (SHARED, {}),
     ("planners.md", 0): ("", {}),
     ("sites.md", 0): ("", {}),
     ("sites.md", 1): ("", {}),
