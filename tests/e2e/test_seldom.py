@@ -10,6 +10,7 @@ import pytest
 from pilot.protocol.pool_status import TrainerStatus
 from tests.e2e.acts import script
 from tests.e2e.proof import EPOCH_SAMPLES, proved
+from tests.e2e.test_checked import CHECK_S
 from tests.e2e.test_stuck import OBEYS, TAKES, goes_on
 from tests.pools import LIMIT_S, Pool
 
@@ -32,7 +33,7 @@ def training(pool: Pool, nodes: int, path: Path, *options: str) -> str:
     for _ in range(nodes):
         pool.agent()
     name = pool.submit(path, options=(*pool.gains(), *options))
-    pool.until_step(name, 10, nodes=nodes)
+    pool.until(f"{name} trains", lambda s: len(s.trainer(name).nodes) == nodes and s.trainer(name).step >= 10, CHECK_S)
     return name
 
 
