@@ -24,6 +24,7 @@ BENCHMARKS = [
     "alone",
     "node",
     "staging",
+    "narrow",
     "guards",
     "checkpoint",
     "preemption",
