@@ -162,6 +162,8 @@ class Outer:
 
 
 def _real(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a copy of ``tensor`` that can be averaged."""
-    exact = tensor.is_floating_point() or tensor.is_complex()
-    return tensor.detach().to(tensor.dtype if exact else torch.float64, copy=True)
+    """Return a copy of ``tensor`` that can be averaged: of a buffer in float64, which no wire type rounds, because
+    buffers may be of other magnitudes than what they are sent beside.
+    """
+    keeps = isinstance(tensor, nn.Parameter) or tensor.is_complex()
+    return tensor.detach().to(tensor.dtype if keeps else torch.float64, copy=True)
