@@ -143,7 +143,8 @@ class Reporter:
         if group.rank == 0:
             for row in held.rows:
                 self._unreported.append(row)
-            self._due_s = 0.0
+            if held.trained_s + held.exchange_s > PERIOD_S:  # shorter rounds share messages
+                self._due_s = 0.0
             self._report_if_due(group, metrics)
 
     def _report_if_due(self, group: Membership, metrics: Metrics) -> None:
