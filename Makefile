@@ -22,7 +22,7 @@ run: $(READY)
 
 # Tests with pools or rank processes, in two parts. They mostly wait, and search the whole machine for leftovers.
 POOLS_1 := tests/integration tests/ported tests/ddp tests/chaos tests/equivalence/test_node_fabrics.py \
-	tests/equivalence/test_real_ranks.py
+	tests/equivalence/test_real_ranks.py tests/seldom
 POOLS_2 := tests/e2e tests/soak
 EVERY_DAY := -q -m "not long"
 test: $(READY)

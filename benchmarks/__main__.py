@@ -24,7 +24,6 @@ BENCHMARKS = [
     "alone",
     "node",
     "staging",
-    "narrow",
     "guards",
     "checkpoint",
     "preemption",

@@ -1,0 +1,1 @@
+"""Seldom-synchronised training, against plain arithmetic of several nodes in one process."""
