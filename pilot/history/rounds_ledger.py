@@ -3,7 +3,8 @@ used once per epoch.
 
 A round has a row for each interval of samples that it committed, all with the round's steps. Intervals leave gaps where
 samples were put back, which later rounds of the epoch fill. So the rounds must follow each other, their intervals must
-be disjoint, and those of an epoch that ended must cover it. A generation begins with a round, so it voids whole rounds.
+be disjoint, and those of an epoch that ended must cover it. A generation voids whole rounds. One that only nodes that
+are gone have held may end after the next generation begins, until its leader reports how its nodes closed that round.
 
 Rows are numbers in arrays, because a long training has hundreds of thousands.
 """
@@ -49,10 +50,11 @@ class RoundLineage:
         generations, places = np.unique(rows[:, GENERATION], return_inverse=True)
         limits = [voids.get(Generation(int(one))) for one in generations]
         void_from = np.array([np.iinfo(np.int64).max if limit is None else limit for limit in limits], np.int64)[places]
-        counts = rows[:, STEP] < void_from
-        across = _first(counts & (rows[:, STEP_END] > void_from))
-        crosses = "" if across is None else f"{_named(rows[across])}: a later generation began within that round"
-        recorded, rows = _steps(rows), np.compress(counts, rows, axis=0)
+        begins, ends = rows[:, STEP] < void_from, rows[:, STEP_END] <= void_from
+        last = rows[begins & ends, STEP_END].max(initial=0)
+        at = _first(begins & ~ends & (rows[:, STEP] < last))
+        crosses = "" if at is None else f"{_named(rows[at])}: a later generation began within that round"
+        recorded, rows = _steps(rows), np.compress(begins & ends, rows, axis=0)
         voided_steps = earlier.voided_steps + recorded - _steps(rows)
         if earlier.records:
             rows = np.concatenate([[NUMBERS(record) for record in earlier.records], rows])

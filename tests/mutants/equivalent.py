@@ -49,6 +49,16 @@ _BY_MODULE: dict[str, dict[str, str]] = {
             "last == batch or (record.cursor_end == size and 0 < last <= batch)"
         ): "a last step that is as large as the others is known by the first condition",
     },
+    "pilot/history/rounds_ledger.py": {
+        (
+            "rows = np.frombuffer(reported, np.int64).reshape(-1, len(COLUMNS))  ->  "
+            "rows = np.frombuffer(reported, np.int64).reshape(-2, len(COLUMNS))"
+        ): "any negative length is the one that fits",
+        (
+            "begins = np.flatnonzero(np.diff(self.rows[:, EPOCH], prepend=-1))  ->  "
+            "begins = np.flatnonzero(np.diff(self.rows[:, EPOCH], prepend=-2))"
+        ): "no epoch has a negative number",
+    },
     "pilot/core/curves/curve.py": {
         (
             "nodes >= self.nodes[last]  ->  nodes > self.nodes[last]"

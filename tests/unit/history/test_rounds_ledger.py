@@ -82,6 +82,14 @@ def test_a_ledger_ends_where_its_trainer_finished() -> None:
     assert proof(made).proved
 
 
+def test_a_round_that_its_leader_held_is_void_as_soon_as_others_have_closed_it_otherwise() -> None:
+    """The leader died; the next one did fewer steps in that round, and has not reported it yet."""
+    made = ledger_of([*EPOCH[:2], (1, 0, 4, 7, 15, 20)])
+    made.began(Generation(2), 6)
+    verdict = proof(made)
+    assert (verdict.proved, verdict.steps, verdict.voided_steps) == (True, 4, 3), verdict.text
+
+
 def test_a_generation_voids_rounds_although_none_of_its_own_was_reported() -> None:
     made = ledger_of(EPOCH)
     made.began(Generation(3), 4)
@@ -112,6 +120,7 @@ def test_another_order_may_begin_with_an_epoch_only(step: int, proved: bool) -> 
     verdict = proof(ledger_of(rows, AcceptedChange(step, ORDER, "a", "b")))
     assert verdict.proved is proved, verdict.text
     assert proved or "in the middle of epoch" in verdict.text
+    assert proof(ledger_of(EPOCH, AcceptedChange(0, ORDER, "a", "b"))).proved
 
 
 def test_a_run_may_begin_and_end_to_train_in_rounds() -> None:
