@@ -35,8 +35,8 @@ from benchmarks.slow_network import unavailable
 from pilot.agent import fork_server
 
 MBIT_S, DELAY_S, CORES, EVERY, ROUNDS = 100.0, 0.04, 0.4, 100, 4
-PEER_NODES, PEER_EVERY, PEER_TURNS = 2, 50, 5
-_ALONE_S = 15.0
+PEER_NODES, PEER_EVERY, PEER_TURNS = 2, 50, 7
+_ALONE_S = 12.0
 _STEPS = 6
 """Synchronous steps of a measurement."""
 Result = dict[str, Any]
@@ -140,28 +140,35 @@ def longest_gap_s(steps: list[list[Step]], begin_s: float, end_s: float) -> floa
     return max(after_s - one_s for one_s, after_s in gaps if after_s > begin_s and one_s < end_s)
 
 
-def measure(pool: SlowPool, every: int, rounds: int) -> Result:
-    """Return what was measured on the slow network."""
-    rates = alone(pool)
-    with pool.training() as trainer:
-        synchronous = in_step(pool, trainer)
-        synchronous |= changes(pool, trainer, synchronous["step_ms"])
-    with pool.training(f"diloco:every={every}") as trainer:
-        seldom = together(pool, trainer, rounds)
-        seldom |= changes(pool, trainer, seldom["step_ms"])
-    with pool.training(f"diloco:every={every},wire=int8") as trainer:
-        narrow = together(pool, trainer, rounds)
-    rates += alone(pool)
-    rate = mean(rates)
-    ways = {"synchronous": synchronous, "float32": seldom, "int8": narrow}
-    for way in (seldom, narrow):
-        expected = 1 / (1 + median(way["exchanges_s"]) * rate / every)
-        way["expected fraction of the rate alone"] = expected
-        way["fraction of the expected rate"] = way["inner steps per s"] / (NODES * rate * expected)
-        way["times fewer bytes per sample"] = synchronous["bytes per sample"] / way["bytes per sample"]
-    for way in ways.values():
-        way["fraction of the rate alone"] = way["inner steps per s"] / (NODES * rate)
-    return {"alone: steps per s": rates, **ways}
+def measure(pool: SlowPool, every: int, rounds: int) -> dict[str, Result]:
+    """Measure on the slow network, and print each result."""
+    found = {"alone": {"steps per s": alone(pool)}}
+    show("alone", found["alone"])
+    rounds_of = f"diloco:every={every}"
+    for name, sync in (("synchronous", ""), ("float32", rounds_of), ("int8", f"{rounds_of},wire=int8")):
+        with pool.training(sync) as trainer:
+            found[name] = together(pool, trainer, rounds) if sync else in_step(pool, trainer)
+            if name != "int8":
+                found[name] |= changes(pool, trainer, found[name]["step_ms"])
+        show(name, found[name])
+    found["alone"]["steps per s"] += alone(pool)
+    return found | {"compared": compared(found, every)}
+
+
+def compared(found: dict[str, Result], every: int) -> Result:
+    """Return rates relative to those alone and to the expected ones, and bytes relative to synchronous ones."""
+    rate, in_step = mean(found["alone"]["steps per s"]), found["synchronous"]
+    result = {"synchronous: fraction of the rate alone": in_step["inner steps per s"] / (NODES * rate)}
+    for name in ("float32", "int8"):
+        expected = 1 / (1 + median(found[name]["exchanges_s"]) * rate / every)
+        fraction = found[name]["inner steps per s"] / (NODES * rate)
+        result |= {
+            f"{name}: fraction of the rate alone": fraction,
+            f"{name}: expected": expected,
+            f"{name}: relative to expected": fraction / expected,
+            f"{name}: times fewer bytes per sample": in_step["bytes per sample"] / found[name]["bytes per sample"],
+        }
+    return result
 
 
 def changes(pool: SlowPool, trainer: Trainer, step_ms: float) -> Result:
@@ -201,12 +208,11 @@ def main() -> None:
             raise SystemExit(reason)
         with slow_pool(MBIT_S, DELAY_S, arguments.cores) as pool:
             results = measure(pool, arguments.every, arguments.rounds)
+        show("compared", results["compared"])
     if arguments.torchft:
-        peer = torchft_peer.measure(arguments.torchft, PEER_NODES, PEER_EVERY, PEER_TURNS)
-        results["beside torchft"] = peer
-    for name, result in results.items():
-        show(name, result if isinstance(result, dict) else {"": result})
-    if not arguments.torchft:
+        results["beside torchft"] = torchft_peer.measure(arguments.torchft, PEER_NODES, PEER_EVERY, PEER_TURNS)
+        show("beside torchft", results["beside torchft"])
+    else:
         print("beside torchft: not measured (--torchft)")
     if arguments.json:
         arguments.json.write_text(json.dumps(results, indent=2))

@@ -25,7 +25,7 @@ _USED = ("subjects.py", "turns.py")
 """What the script imports from this folder."""
 NODES, SPARE = 4, 2
 """Nodes of a group, and how many join later."""
-_DEADLINE_S = 240.0
+_DEADLINE_S = 120.0
 _LOOK_S = 0.05
 _TAIL_BYTES = 256
 _STARTING = 2.0
@@ -141,8 +141,12 @@ class SlowPool:
             self.until(lambda: bool(trainer.newest(nodes)))
             self.limit(self.cores)
             yield trainer
+        except TimeoutError:
+            raise SystemExit(
+                f"not within {_DEADLINE_S:g} s; {self.pool.pilot('explain', trainer.name).stdout}"
+            ) from None
         finally:
-            self.pool.pilot("cancel", trainer.name)
+            self.pool.pilot("cancel", trainer.name, check=False)
             self.pool.pilot("wait", trainer.name, check=False)
 
     def limit(self, cores: float) -> None:
@@ -151,11 +155,11 @@ class SlowPool:
             one.limit(cores)
 
     def until(self, reached: Callable[[], bool]) -> Moment:
-        """Wait for ``reached``; return that moment. ``TimeoutError`` if it takes too long."""
+        """Wait for ``reached``; return that moment, or raise :class:`TimeoutError`."""
         deadline_s = time.monotonic() + _DEADLINE_S
         while not reached():
             if time.monotonic() > deadline_s:
-                raise TimeoutError(f"not within {_DEADLINE_S:g} s: see {self.pool.folder}")
+                raise TimeoutError
             time.sleep(_LOOK_S)
         return self.now()
 

@@ -1,5 +1,6 @@
 """Our rounds beside those of torchft's DiLoCo: nodes of one machine, over TCP on its loopback, in turns of whole rounds
-(:mod:`benchmarks.turns`), each node with one thread.
+(:mod:`benchmarks.turns`). Each node has one thread, and a core that it shares with no other work, but with the rest of
+its node.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import psutil
+
+from benchmarks.quotas import Quota, quotas
 from benchmarks.seldom_script import BATCH, SUBJECT
 from benchmarks.torchrun_peer import free_port
 from benchmarks.turns import Turns
@@ -25,7 +29,7 @@ _DEADLINE_S = 120.0
 
 def measure(python: Path, nodes: int, every: int, rounds: int) -> dict[str, Any]:
     """Return the inner steps per second of all nodes, ours and torchft's, and their ratio: medians over the turns."""
-    with ours(nodes, every) as one, theirs(python, nodes, every) as other:
+    with quotas([1.0] * nodes) as limits, ours(every, limits) as one, theirs(python, every, limits) as other:
         _rate(one), _rate(other)
         rates = [(_rate(one), _rate(other)) for _ in range(rounds)]
     return {
@@ -45,12 +49,18 @@ def _rate(turns: Turns) -> float:
 
 
 @contextmanager
-def ours(nodes: int, every: int) -> Iterator[Turns]:
-    """A group of sessions."""
+def ours(every: int, limits: list[Quota]) -> Iterator[Turns]:
+    """A group of sessions, one for each limit."""
+    nodes = len(limits)
     with tempfile.TemporaryDirectory() as name:
         arguments = ["--folder", name, "--sync", f"diloco:every={every}", "--turn", "1"]
         with plane(Path(name), _HERE / "seldom_script.py", *arguments) as cluster:
-            cluster.form(cluster.start(nodes), wait=False)
+            members = cluster.start(nodes)
+            generation = cluster.form(members, wait=False)
+            for node, limit in zip(members, limits, strict=True):
+                for process in (psutil.Process(node.process.pid), node.rank_process(generation)):
+                    for one in (process, *process.children(recursive=True)):
+                        limit.add(one.pid)
 
             def wait(done: Callable[[], bool]) -> None:
                 cluster.wait(done, "a turn", _DEADLINE_S)
@@ -59,9 +69,9 @@ def ours(nodes: int, every: int) -> Iterator[Turns]:
 
 
 @contextmanager
-def theirs(python: Path, nodes: int, every: int) -> Iterator[Turns]:
-    """A group of torchft's, with its server of quorums."""
-    port = free_port()
+def theirs(python: Path, every: int, limits: list[Quota]) -> Iterator[Turns]:
+    """A group of torchft's, one for each limit, with its server of quorums."""
+    nodes, port = len(limits), free_port()
     server = [str(python.with_name("torchft_lighthouse")), "--min_replicas", str(nodes), "--bind", f"127.0.0.1:{port}"]
     given = {"subject": SUBJECT, "batch": BATCH, "every": every, "nodes": nodes, "turn": 1}
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
@@ -72,8 +82,10 @@ def theirs(python: Path, nodes: int, every: int) -> Iterator[Turns]:
         environment = os.environ | {"PYTHONPATH": str(_HERE.parent)}
         processes = [subprocess.Popen(server, stdout=log, stderr=log)]
         stack.callback(_kill, processes)
-        for rank in range(nodes):
-            processes.append(subprocess.Popen([*command, "--rank", str(rank)], env=environment, stdout=log, stderr=log))
+        for rank, limit in enumerate(limits):
+            peer = subprocess.Popen([*command, "--rank", str(rank)], env=environment, stdout=log, stderr=log)
+            processes.append(peer)
+            limit.add(peer.pid)
 
         def wait(done: Callable[[], bool]) -> None:
             until(lambda: done() or any(one.poll() is not None for one in processes), _DEADLINE_S)
