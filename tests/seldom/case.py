@@ -15,12 +15,16 @@ from pilot.submission.seldom import DiLoCo
 from tests.seldom.reference import Node
 
 WIDTH = 6
+FAR = 1e4
+"""Inputs are so large if a batch norm takes them."""
+
+Values = dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
 class Case:
-    """A training. ``norm``: the model has batch norm; ``average``: an average of the model is tracked; ``scheduled``:
-    a scheduler sets the learning rate.
+    """A training. ``norm``: the model has batch norms, of large and of small numbers; ``average``: an average of the
+    model is tracked; ``scheduled``: a scheduler sets the learning rate.
     """
 
     every: int = 4
@@ -60,13 +64,15 @@ class Case:
         """Return inputs and targets of all samples."""
         generator = torch.Generator().manual_seed(3)
         x = torch.randn(self.samples, WIDTH, generator=generator)
-        return x, torch.sin(x @ torch.randn(WIDTH, 1, generator=generator))
+        y = torch.sin(x @ torch.randn(WIDTH, 1, generator=generator))
+        return (FAR * x if self.norm else x), y
 
     def node(self) -> Node:
         """Return a node as each one begins."""
         torch.manual_seed(0)
-        first = [nn.Linear(WIDTH, 8, bias=False), nn.BatchNorm1d(8)] if self.norm else [nn.Linear(WIDTH, 8)]
-        model = nn.Sequential(*first, nn.Tanh(), nn.Linear(8, 1))
+        norms = [nn.BatchNorm1d(width, affine=width == 8) if self.norm else nn.Identity() for width in (WIDTH, 8)]
+        middle = nn.Linear(WIDTH, 8, bias=not self.norm)  # before a batch norm a bias has no gradient
+        model = nn.Sequential(norms[0], middle, norms[1], nn.Tanh(), nn.Linear(8, 1))
         optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
         scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, _rate) if self.scheduled else None
         average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9)) if self.average else None
@@ -83,13 +89,16 @@ def _rate(step: int) -> float:
     return min(1.0, (step + 1) / 20) / (1 + step / 50)
 
 
-def values(node: Node) -> torch.Tensor:
-    """Return all numbers of a model and its average, but not counts."""
-    tensors = [*node.model.state_dict().values()]
-    tensors += [] if node.average is None else [*node.average.state_dict().values()]
-    return torch.cat([tensor.detach().flatten() for tensor in tensors if tensor.is_floating_point()])
+def values(node: Node) -> Values:
+    """Return all numbers of its model and its average, by name, but not counts."""
+    average = {} if node.average is None else node.average.state_dict()
+    return model_values(node) | {f"average.{name}": tensor.clone() for name, tensor in average.items() if _real(tensor)}
 
 
-def parameters(node: Node) -> torch.Tensor:
-    """Return its model's parameters."""
-    return torch.cat([parameter.detach().flatten() for parameter in node.model.parameters()])
+def model_values(node: Node) -> Values:
+    """Return those of its model alone."""
+    return {name: tensor.clone() for name, tensor in node.model.state_dict().items() if _real(tensor)}
+
+
+def _real(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point()

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
+from tests.seldom.case import Values
 
 DEADLINE_S = 60.0
 
@@ -30,7 +30,7 @@ class Hold:
 @dataclass(frozen=True)
 class Record:
     """An inner step of a node: in which round, which began after ``opened`` steps, with which samples; all values
-    before it, and parameters after it.
+    before it, and those of the model after it.
     """
 
     node: str
@@ -38,8 +38,8 @@ class Record:
     opened: int
     epoch: int
     samples: list[int]
-    before: torch.Tensor
-    after: torch.Tensor
+    before: Values
+    after: Values
     when_s: float
 
 

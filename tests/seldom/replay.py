@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from pilot.train.state.progress import LineageRow
-from tests.seldom.case import Case, parameters, values
+from tests.seldom.case import Case, Values, model_values, values
 from tests.seldom.log import Record, read
 from tests.seldom.reference import Node, Nodes
 
@@ -123,8 +123,8 @@ def _train(node: Node, steps: Sequence[Record], tolerance: float) -> None:
         where = f"{step.node} in round {step.round}, with sample {step.samples[0]}"
         _same(step.before, values(node), tolerance, f"before a step of {where}")
         node.train([step.samples])
-        _same(step.after, parameters(node), tolerance, f"after a step of {where}")
+        _same(step.after, model_values(node), tolerance, f"after a step of {where}")
 
 
-def _same(one: torch.Tensor, other: torch.Tensor, tolerance: float, where: str) -> None:
+def _same(one: Values, other: Values, tolerance: float, where: str) -> None:
     torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance, msg=lambda text: f"{where}: {text}")

@@ -20,7 +20,7 @@ import pilot.train
 from pilot.train.ranks.elastic import Elastic
 from pilot.train.rounds.rounds import Rounds
 from pilot.train.session import Session
-from tests.seldom.case import Case, parameters, values
+from tests.seldom.case import Case, Values, model_values, values
 from tests.seldom.log import Hold, Log, Record
 from tests.seldom.reference import Node
 
@@ -67,8 +67,8 @@ def train(case: Case, log: Log) -> tuple[Session, Node]:
     session = pilot.train.session(node.model, node.optimizer, *arguments, schedule="step", seed=1, sync=case.sync)
     if node.average is not None:
         session.track("average", node.average)
-    after: list[torch.Tensor] = []
-    node.optimizer.register_step_post_hook(lambda *_: after.__setitem__(slice(None), [parameters(node)]))
+    after: list[Values] = []
+    node.optimizer.register_step_post_hook(lambda *_: after.__setitem__(slice(None), [model_values(node)]))
     slow_s = json.loads(sys.argv[4]).get(log.node, 0.0)
     loader = session.loader(TensorDataset(x, y, torch.arange(len(x))), case.batch, shuffle=False)
     for _ in session.epochs(case.epochs):

@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,9 @@ from pilot.core.commands import WriteCheckpoint
 from pilot.protocol import wire
 from tests.integration.plane import Node, Plane, plane
 from tests.seldom import log, script
-from tests.seldom.case import Case
+from tests.seldom.case import Case, Values
 from tests.seldom.log import Hold
-from tests.seldom.replay import Round, assert_as_reference, of_round
+from tests.seldom.replay import Round, assert_as_reference, assert_exactly_once, of_round, rounds
 
 SLOW_S = 0.02
 """More than an inner step takes."""
@@ -100,6 +101,41 @@ def test_other_cases(tmp_path: Path, name: str) -> None:
     with run(tmp_path, CASES[name]) as its:
         its.cluster.form(its.cluster.start(2))
     assert_as_reference(CASES[name], tmp_path)
+
+
+NARROW = {"bfloat16": 2**-8, "int8": 1 / 254}
+"""The largest error of a value that is rounded once, relative to the largest value."""
+
+
+@pytest.mark.parametrize("wire", NARROW)
+def test_a_narrow_wire_rounds_changes_twice_and_no_buffers(tmp_path: Path, wire: str) -> None:
+    case = Case(wire=wire, dtype="float32", outer_lr=1.0, momentum=0.0, nesterov=False, norm=True, epochs=1)
+    with run(tmp_path, case) as its:
+        its.cluster.form(its.cluster.start(2))
+    made = rounds(tmp_path)
+    assert_exactly_once(case, made)
+    errors = []
+    for one, following in pairwise(made):
+        before, after = (next(its.in_sum()).before for its in (one, following))
+        parts = changes(one, before)
+        mean = {name: sum(part[name] for part in parts) for name in before}
+        far = {name: after[name].double() - before[name].double() - mean[name] for name in before}
+        for name in (name for name in before if "running" in name):
+            assert far[name].abs().max() < 1e-6 * after[name].abs().max()
+        trained = [name for name in before if "running" not in name]
+        largest = sum(max(part[name].abs().max() for name in trained) for part in parts)
+        errors.append(max(far[name].abs().max() for name in trained) / largest)
+    assert 0.1 * NARROW[wire] < max(errors) < 2.1 * NARROW[wire]
+
+
+def changes(one: Round, before: Values) -> list[Values]:
+    """Return by how much each node has changed each value in a round, by its part of the samples."""
+    samples = {name: sum(len(step.samples) for step in its) for name, its in one.steps.items()}
+    total = sum(samples.values())
+    return [
+        {key: (its[-1].after[key].double() - before[key].double()) * samples[name] / total for key in before}
+        for name, its in one.steps.items()
+    ]
 
 
 def test_a_slow_node_does_fewer_inner_steps(tmp_path: Path) -> None:
