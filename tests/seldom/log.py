@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pickle
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
+
+import torch
 
 from tests.seldom.case import Values
 
@@ -100,3 +103,15 @@ def read(folder: Path) -> list[Record]:
                 except (EOFError, pickle.UnpicklingError):
                     break
     return records
+
+
+def of_nodes(records: list[Record], processes: int) -> list[Record]:
+    """Return the records of nodes of so many processes, n0 to n1 for example, each of which has a part of a batch."""
+    by_process = {int(name[1:]): [*its] for name, its in groupby(records, lambda one: one.node)}
+    made = []
+    for first in range(0, len(by_process), processes):
+        for parts in zip(*(by_process[first + number] for number in range(processes)), strict=True):
+            assert len({(one.round, one.opened, one.epoch) for one in parts}) == 1
+            torch.testing.assert_close(parts[0].after, parts[-1].after, rtol=0.0, atol=0.0)
+            made.append(replace(parts[0], samples=sorted(sample for one in parts for sample in one.samples)))
+    return made

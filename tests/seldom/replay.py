@@ -13,7 +13,7 @@ import torch
 
 from pilot.train.state.progress import LineageRow
 from tests.seldom.case import Case, Values, model_values, values
-from tests.seldom.log import Record, read
+from tests.seldom.log import Record, of_nodes, read
 from tests.seldom.reference import Node, Nodes
 
 
@@ -34,14 +34,14 @@ class Round:
             yield from its[: self.counted[name]]
 
 
-def rounds(folder: Path) -> list[Round]:
-    """Return the rounds behind the parameters that nodes have in the end, which agree about them."""
+def rounds(folder: Path, processes: int = 1) -> list[Round]:
+    """Return the rounds behind the parameters in the end, on which all nodes, of so many processes, agree."""
     ledgers = [torch.load(path)["ledger"] for path in folder.glob("end-*")]
     assert ledgers
     assert all(ledger == ledgers[0] for ledger in ledgers)
     rows = [LineageRow(*row) for row in ledgers[0]]
     made = {step: list(its) for step, its in groupby(rows, lambda row: row.step)}
-    logged = read(folder)
+    logged = of_nodes(read(folder), processes)
     return [_round(its, [one for one in logged if one.opened == step]) for step, its in made.items()]
 
 
@@ -78,12 +78,12 @@ def assert_exactly_once(case: Case, made: Sequence[Round]) -> None:
 
 
 def assert_as_reference(
-    case: Case, folder: Path, copies: Mapping[str, str] | None = None, tolerance: float = 1e-11
+    case: Case, folder: Path, copies: Mapping[str, str] | None = None, processes: int = 1, tolerance: float = 1e-11
 ) -> list[Round]:
     """Replay the rounds: before and after each inner step a node has the reference's values, and in the end.
     ``copies``: which newcomers have a copy of the inner optimizer's state of which node.
     """
-    made = rounds(folder)
+    made = rounds(folder, processes)
     assert_exactly_once(case, made)
     with case.numbers():
         nodes = {name: case.node() for name in made[0].steps}

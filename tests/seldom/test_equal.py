@@ -103,6 +103,28 @@ def test_other_cases(tmp_path: Path, name: str) -> None:
     assert_as_reference(CASES[name], tmp_path)
 
 
+def test_nodes_of_two_processes(tmp_path: Path) -> None:
+    case = Case(batch=6, scheduled=True, average=True)
+    with run(tmp_path, case, ranks_per_node=2) as its:
+        its.cluster.form(its.cluster.start(4))
+    assert_as_reference(case, tmp_path, processes=2)
+
+
+def test_a_node_of_two_processes_dies(tmp_path: Path) -> None:
+    case = Case(batch=6)
+    hold = Hold("n2", 2, step=2)
+    with run(tmp_path, case, hold, ranks_per_node=2) as its:
+        nodes = its.cluster.start(4)
+        its.cluster.form(nodes)
+        number = its.wait_held(hold)
+        for node in nodes[2:]:
+            its.cluster.kill(node)
+        its.cluster.dissolve()
+        its.cluster.form(nodes[:2])
+    broken = of_round(assert_as_reference(case, tmp_path, processes=2), number)
+    assert broken.counted["n2"] == 0 < broken.counted["n0"]
+
+
 NARROW = {"bfloat16": 2**-8, "int8": 1 / 254}
 """The largest error of a value that is rounded once, relative to the largest value."""
 
