@@ -8,6 +8,7 @@ from torch import nn
 
 from pilot.protocol import wire
 from pilot.submission.seldom import DiLoCo
+from pilot.train import ranks
 from pilot.train.data.sampler import StepShare
 from pilot.train.node.membership import Membership
 from pilot.train.ranks.reporter import PERIOD_S, REPEATED_REPORTS, REPORTS_AT_ONCE, HeldRound, Reporter
@@ -60,7 +61,10 @@ def test_a_script_that_fails_after_quick_steps_has_reported_all_of_them_once() -
 
 
 @pytest.mark.parametrize("trained_s", [2.0, 0.5])
-def test_rounds_and_their_inner_steps_are_reported_once_a_second_and_long_rounds_at_once(trained_s: float) -> None:
+def test_rounds_and_their_inner_steps_are_reported_once_a_second_and_long_rounds_at_once(
+    trained_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranks.reporter.time, "monotonic", lambda: 100.0)
     model, sent = nn.Linear(2, 1), list[wire.Message]()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     training = Training(model, optimizer, None, "step", LearningRate(None), sync=DiLoCo(2))
