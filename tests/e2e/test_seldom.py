@@ -66,6 +66,8 @@ def test_each_sample_counts_once_whatever_happens_to_nodes_in_rounds(pool: Pool)
     before = until_round(pool, name, 2)
     assert (before.losses, before.preemptions, before.worker_deaths, before.lost_steps) == (1, 1, 0, 0)
     assert ": exchange " in pool.pilot("ls").stdout
+    assert "with every=60 exchanges take" in pool.pilot("logs", "--all", name).stdout
+    assert before.warnings == []
     pool.pilot("down")
     assert pool.trainer(name).lost_steps == 0
     pool.up()

@@ -40,6 +40,7 @@ from pilot.train.node.node_ties import NodeTies
 from pilot.train.ranks.group import RankGroup
 from pilot.train.ranks.reporter import HeldRound, Metrics
 from pilot.train.rounds.exchange import OuterExchange
+from pilot.train.script import refusal
 from pilot.train.state.outer import Outer
 from pilot.train.state.progress import LineageRow, Position
 from pilot.train.state.state_transfer import NOTHING, Holding
@@ -366,10 +367,10 @@ class Rounds(RankGroup):
         if len(one.deals) == 1 or len(self._exchanges_s) == _ADVISED_AFTER:
             return
         self._exchanges_s.append(exchange_s)
-        if len(self._exchanges_s) == _ADVISED_AFTER and one.used:
+        if len(self._exchanges_s) == _ADVISED_AFTER and self._place(one).rank == 0:
             x_s, every = median(self._exchanges_s), self.settings.every
             part, advised = x_s / (x_s + step_s * every), math.ceil(x_s / (step_s * _ADVISED_PART))
-            self.of_all.remark(
+            refusal.note(
                 f"an exchange takes {x_s:.2g} s and an inner step {step_s:.2g} s: with every={every} exchanges take"
                 f" {part:.0%} of the time, and with every={advised} they would take {_ADVISED_PART:.0%}"
             )
