@@ -109,8 +109,6 @@ def before(words: Mapping[str, str], changes: tuple[AcceptedChange, ...], step: 
 
 def in_rounds(words: Mapping[str, str], changes: tuple[AcceptedChange, ...], step: int) -> bool:
     """Whether nodes trained in rounds at step ``step``."""
-    if all(change.what != SYNC for change in changes):
-        return SYNC in words
     return before(words, changes, step).get(SYNC, MISSING) != MISSING
 
 

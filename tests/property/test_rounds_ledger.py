@@ -245,7 +245,7 @@ def runs(draw: st.DrawFn) -> tuple[Run, Moment]:
     return run, Moment(held, [*run.reports, *held.rows], run.began)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(runs())
 def test_each_sample_is_used_exactly_once_and_the_ledger_proves_it(trained: tuple[Run, Moment]) -> None:
     run, end = trained
@@ -259,7 +259,7 @@ def test_each_sample_is_used_exactly_once_and_the_ledger_proves_it(trained: tupl
     assert verdict.rounds == len({row.step for row in end.held.rows})
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(runs())
 def test_no_sample_was_used_twice_whenever_a_group_forms(trained: tuple[Run, Moment]) -> None:
     run, _ = trained
@@ -288,7 +288,7 @@ def mutated(rows: list[LedgerRange], kind: str, rng: Random) -> tuple[LedgerRang
     return (row, [row, replace(rng.choice(others), cursor=row.cursor, cursor_end=row.cursor_end)]) if others else None
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(runs(), st.sampled_from(("lost", "shifted", "longer", "shorter", "contradicted", "twice")))
 def test_what_is_wrong_with_a_row_is_found(trained: tuple[Run, Moment], kind: str) -> None:
     run, end = trained

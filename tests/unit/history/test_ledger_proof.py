@@ -66,6 +66,13 @@ def test_a_dataset_that_was_accepted_to_grow_counts_from_the_next_epoch_on(step:
     assert proved or "was changed from 96 to 104 after step 15, in the middle of epoch 1" in verdict.text
 
 
+def test_the_batch_may_change_in_the_middle_of_an_epoch_without_its_rest() -> None:
+    words = RUN | {"the length of the dataset": "38", "global_batch_size": "6", "drop_last": "True"}
+    change = AcceptedChange(2, "global_batch_size", "8", "6")
+    verdict = proof(ledger_of([(1, 0, 0, 2, 0, 16), (2, 0, 2, 5, 16, 34)], words, change), 1)
+    assert verdict.proved, verdict.text
+
+
 @pytest.mark.parametrize(("first", "step", "proved"), [(0, 0, True), (1, 1, False), (0, 1, False), (0, 96, True)])
 def test_another_order_may_begin_with_an_epoch_and_not_after_one_sample_of_it(
     first: int, step: int, proved: bool
