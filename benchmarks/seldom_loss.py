@@ -179,15 +179,18 @@ def draw(results: list[dict[str, Any]], path: Path) -> None:
     """Draw validation losses over samples, and over bytes."""
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     by_samples, by_bytes = figure.subplots(1, 2, sharey=True)
-    for one in results:
-        if (one["nodes"], one["wire"], one["momentum"]) != (Setting.nodes, Setting.wire, Setting.momentum):
-            continue
+    of_docs = Setting.nodes, Setting.wire, Setting.momentum
+    drawn = [one for one in results if (one["nodes"], one["wire"], one["momentum"]) == of_docs]
+    for number, one in enumerate(sorted(drawn, key=lambda one: one["every"])):
         samples, losses = zip(*one["curve"][1:], strict=True)
         label = f"every {one['every']} steps" if one["every"] else "in every step"
-        by_samples.plot(samples, losses, label=label)
-        by_bytes.plot([one["MB sent by a node"] * at / samples[-1] for at in samples], losses, label=label)
+        line: dict[str, Any] = {"label": label, "color": f"C{number - 1}" if number else "black"}
+        by_samples.plot(samples, losses, **line)
+        by_bytes.plot([one["MB sent by a node"] * at / samples[-1] for at in samples], losses, **line)
     by_samples.set(xlabel="samples of all nodes", ylabel="validation loss (nats)", yscale="log")
-    by_bytes.set(xlabel="MB sent by each of 4 nodes", xscale="log")
+    by_samples.xaxis.set_major_formatter("{x:,.0f}")
+    by_bytes.set(xlabel=f"MB sent by each of {Setting.nodes} nodes", xscale="log")
+    by_bytes.xaxis.set_major_formatter("{x:,.0f}")
     by_samples.legend(title="exchange", frameon=False)
     for axes in (by_samples, by_bytes):
         axes.yaxis.set_major_formatter("{x:.1f}")
