@@ -35,8 +35,8 @@ from benchmarks.slow_network import unavailable
 from pilot.agent import fork_server
 
 MBIT_S, DELAY_S, CORES, EVERY, ROUNDS = 100.0, 0.04, 0.4, 100, 4
-PEER_NODES, PEER_EVERY, PEER_TURNS = 2, 50, 7
-_ALONE_S = 12.0
+PEER_NODES, PEER_EVERY, PEER_TURNS = 2, 50, 5
+_ALONE_S = 10.0
 _STEPS = 6
 """Synchronous steps of a measurement."""
 Result = dict[str, Any]
@@ -141,34 +141,38 @@ def longest_gap_s(steps: list[list[Step]], begin_s: float, end_s: float) -> floa
 
 
 def measure(pool: SlowPool, every: int, rounds: int) -> dict[str, Result]:
-    """Measure on the slow network, and print each result."""
-    found = {"alone": {"steps per s": alone(pool)}}
-    show("alone", found["alone"])
-    rounds_of = f"diloco:every={every}"
-    for name, sync in (("synchronous", ""), ("float32", rounds_of), ("int8", f"{rounds_of},wire=int8")):
-        with pool.training(sync) as trainer:
-            found[name] = together(pool, trainer, rounds) if sync else in_step(pool, trainer)
-            if name != "int8":
-                found[name] |= changes(pool, trainer, found[name]["step_ms"])
+    """Measure on the slow network, and print each result; nodes alone come before and after each kind of rounds."""
+    found: dict[str, Result] = {}
+    with pool.training() as trainer:
+        synchronous = in_step(pool, trainer)
+        found["synchronous"] = synchronous | changes(pool, trainer, synchronous["step_ms"])
+    show("synchronous", found["synchronous"])
+    before = alone(pool)
+    for name, options in (("float32", ""), ("int8", ",wire=int8")):
+        with pool.training(f"diloco:every={every}{options}") as trainer:
+            result = together(pool, trainer, rounds)
+            if name == "float32":
+                result |= changes(pool, trainer, result["step_ms"])
+        after = alone(pool)
+        found[name] = result | compared(result, synchronous, before + after, every)
+        before = after
         show(name, found[name])
-    found["alone"]["steps per s"] += alone(pool)
-    return found | {"compared": compared(found, every)}
+    return found
 
 
-def compared(found: dict[str, Result], every: int) -> Result:
-    """Return rates relative to those alone and to the expected ones, and bytes relative to synchronous ones."""
-    rate, in_step = mean(found["alone"]["steps per s"]), found["synchronous"]
-    result = {"synchronous: fraction of the rate alone": in_step["inner steps per s"] / (NODES * rate)}
-    for name in ("float32", "int8"):
-        expected = 1 / (1 + median(found[name]["exchanges_s"]) * rate / every)
-        fraction = found[name]["inner steps per s"] / (NODES * rate)
-        result |= {
-            f"{name}: fraction of the rate alone": fraction,
-            f"{name}: expected": expected,
-            f"{name}: relative to expected": fraction / expected,
-            f"{name}: times fewer bytes per sample": in_step["bytes per sample"] / found[name]["bytes per sample"],
-        }
-    return result
+def compared(rounds: Result, synchronous: Result, alone: list[float], every: int) -> Result:
+    """Return a rate relative to those of nodes alone and to the expected one, and bytes relative to synchronous ones."""
+    rate = mean(alone)
+    expected = 1 / (1 + median(rounds["exchanges_s"]) * rate / every)
+    fraction = rounds["inner steps per s"] / (NODES * rate)
+    return {
+        "alone: steps per s of a node": alone,
+        "fraction of the rate alone": fraction,
+        "fraction that synchronous training reaches": synchronous["inner steps per s"] / (NODES * rate),
+        "expected fraction": expected,
+        "rate relative to the expected one": fraction / expected,
+        "times fewer bytes per sample": synchronous["bytes per sample"] / rounds["bytes per sample"],
+    }
 
 
 def changes(pool: SlowPool, trainer: Trainer, step_ms: float) -> Result:
@@ -208,7 +212,6 @@ def main() -> None:
             raise SystemExit(reason)
         with slow_pool(MBIT_S, DELAY_S, arguments.cores) as pool:
             results = measure(pool, arguments.every, arguments.rounds)
-        show("compared", results["compared"])
     if arguments.torchft:
         results["beside torchft"] = torchft_peer.measure(arguments.torchft, PEER_NODES, PEER_EVERY, PEER_TURNS)
         show("beside torchft", results["beside torchft"])
