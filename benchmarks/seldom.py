@@ -37,7 +37,7 @@ from pilot.agent import fork_server
 MBIT_S, DELAY_S, CORES, EVERY, ROUNDS = 100.0, 0.04, 0.4, 100, 4
 PEER_NODES, PEER_EVERY, PEER_TURNS = 2, 50, 5
 _ALONE_S = 10.0
-_STEPS = 6
+_STEPS = 5
 """Synchronous steps of a measurement."""
 Result = dict[str, Any]
 
@@ -55,7 +55,6 @@ def alone(pool: SlowPool) -> list[float]:
 
 def together(pool: SlowPool, trainer: Trainer, rounds: int) -> Result:
     """Return what a group does in so many rounds."""
-    _next_round(pool, trainer)  # the first one may have begun with fewer nodes
     begin = _next_round(pool, trainer)
     for _ in range(rounds):
         end = _next_round(pool, trainer)
@@ -161,7 +160,7 @@ def measure(pool: SlowPool, every: int, rounds: int) -> dict[str, Result]:
 
 
 def compared(rounds: Result, synchronous: Result, alone: list[float], every: int) -> Result:
-    """Return a rate relative to those of nodes alone and to the expected one, and bytes relative to synchronous ones."""
+    """Return a rate relative to those of nodes alone and to the expected one, and bytes to synchronous ones."""
     rate = mean(alone)
     expected = 1 / (1 + median(rounds["exchanges_s"]) * rate / every)
     fraction = rounds["inner steps per s"] / (NODES * rate)
