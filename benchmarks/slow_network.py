@@ -7,6 +7,7 @@ from __future__ import annotations
 import fcntl
 import os
 import select
+import signal
 import struct
 import subprocess
 import sys
@@ -110,5 +111,6 @@ def _send(end: int, packet: bytes) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the network lasts until the last node has left
     os.nice(_FIRST)
     forward((int(sys.argv[2]), int(sys.argv[3])), float(sys.argv[1]), sys.stdin.fileno())
