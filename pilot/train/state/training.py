@@ -353,6 +353,11 @@ class Training:
             self.position.left |= bool(self.agreements.of(self.place, END_OF_LOOP))  # this rank has not come to that
             return
         changes = identity.changes(state["identity"], self.identity, self.accepted)
+        if self.outer is None and state["position"].get("back"):
+            raise UserError(
+                "the checkpoint is from the middle of an epoch of which samples were put back to be dealt again, as"
+                " only training with sync= does: resume with sync=, and remove it at an epoch's end"
+            )
         self._goals_taken = identity.goals(state["identity"])
         state = self._on_device(state)
         own_options = any(name == OPTIONS for name, _, _ in changes)
