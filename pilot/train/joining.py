@@ -49,7 +49,7 @@ def group_of(
     attached: Attached = exchanges if rounds is None else rounds.exchange
     group = Elastic(trainer, seat, link, training, attached, saver, interval_s, stall_timer, resized, ties)
     if rounds is not None:
-        group.regroup, group.before_write = rounds.regroup, rounds.drop
+        group.regroup, group.as_held = rounds.regroup, rounds.as_held
     return group
 
 

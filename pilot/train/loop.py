@@ -97,6 +97,8 @@ class SessionLoop(LoopView):
         rollback = Rollback(training)
         self.step = Step(training, self.group, exchanges, self.guard, rollback, seed, self.metrics, ties)
         self.step.rehearsed = lambda: self._scale(self.step.member.size)
+        if self.rounds is not None:
+            self.rounds.on_held = self._held
         self._ended: int | None = None
         self._passes = 0
         self._turns: Turns | None = None
@@ -110,6 +112,10 @@ class SessionLoop(LoopView):
         made: Any = self.batches_made  # a dataset's: others are refused
         ours = exchange, inner, self.seat, ties
         return Rounds(training, outer, *ours, made, alarm, self.metrics)
+
+    def _held(self, step: int) -> None:
+        for log in self.step.logs:
+            log.held(step)
 
     # --- the loop ----------------------------------------------------------------------------------------------------
 
@@ -240,7 +246,7 @@ class SessionLoop(LoopView):
 
     def _finish(self) -> None:
         for log in self.step.logs:
-            log.finished(self.group.enter())
+            log.finished(self.group.everyone(self.group.enter()))
         self.group.finish(self.metrics.copy)
 
     # --- LoopView, for the loader ------------------------------------------------------------------------------------
@@ -250,7 +256,8 @@ class SessionLoop(LoopView):
         if self.step.is_open:
             member, revision = self.step.member, self.step.revision
         else:
-            self.group.settle()
+            if self.rounds is None or not self.rounds.is_open:  # which the script may end by asking for a batch only
+                self.group.settle()
             member = self.group.enter()
             position, revision = self._training.position, self.group.revision
         return position.epoch, position.cursor, member.rank, member.size, revision
@@ -273,6 +280,7 @@ class SessionLoop(LoopView):
         if self.rounds is not None:
             if self.rounds.is_open:
                 return
+            self._training.position.stopped |= self.rounds.is_done
             self.collectives.scatter()  # a node may be in an evaluation, and the others have opened no round yet
         if self._turns is None or self._training.position.step % _TURNS_PER_CHECK < 2:
             self._training.trained.check_model()
@@ -284,6 +292,7 @@ class SessionLoop(LoopView):
         self.step.renew()
         if self.rounds is not None:
             self.rounds.open()
+            self.rounds.settle()  # the next group may have become ready during the exchange
 
     def deal(self) -> list[Range] | None:
         return self.rounds.deal() if self.rounds is not None else None
@@ -354,6 +363,8 @@ class SessionLoop(LoopView):
         self.step.end_batch()
         if was_open and not self.step.is_open:  # otherwise the script may not have reached a state taken over
             self.collectives.arrive()
+        if self.rounds is not None and self.rounds.is_open and not self.step.is_open:
+            self.rounds.settle()
 
     def end_void_batch(self) -> bool:
         """End the batch of a script that does not ask for the next one. Return whether its step was void: then the

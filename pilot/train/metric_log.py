@@ -62,6 +62,10 @@ class MetricLog:
         self._points += new
         self._write(member, new)
 
+    def held(self, step: int) -> None:
+        """Continue after ``step``: a round is held, in which another node has done more steps."""
+        self._step = step
+
     def finished(self, member: Membership) -> None:
         """Log the last reports, after the loop."""
         new = self._taken(self._step + 1)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 
 from pilot.comm.channel import PeerGone
 from pilot.comm.messages import Attach, Closing, Gather, Open, Quit, Select
@@ -112,8 +112,8 @@ class Elastic(RankGroup):
         self._closing = NOTHING
         #: called when ranks have a new group, before they share a state, with the generation of the one they have
         self.regroup: Callable[[Membership, int], None] = lambda _group, _held: None
-        #: called before a state is saved
-        self.before_write: Callable[[], None] = lambda: None
+        #: makes the state that of the last round which is held, while it is saved
+        self.as_held: Callable[[], AbstractContextManager[None]] = nullcontext
 
     def enter(self) -> Membership:
         """Return the group in force, after waiting for one; after the end return the last one."""
@@ -439,7 +439,10 @@ class Elastic(RankGroup):
             self._write_requested()
 
     def _write(self, *, asked: bool) -> None:
-        self.before_write()
+        with self.as_held():
+            self._write_held(asked=asked)
+
+    def _write_held(self, *, asked: bool) -> None:
         self._periodic.begun()
         generation, step, state = max(self.held, 0), self._training.position.step, self._training.encoded()
         self.next_steps.saved(generation)

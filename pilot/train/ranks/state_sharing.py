@@ -72,14 +72,15 @@ class StateSharing:
         arenas = [self._transfer(group, one) for one in by_local_rank(spreading, self.training.shards) if one.takers]
         for arena in filter(None, arenas):  # only once all have arrived: the shards of a node must be of one step
             arena.close_fd()
-            self.training.restore(unpack(arena.memory))
+            of_node = group.rank // self.ranks_per_node == spreading.root // self.ranks_per_node
+            self.training.restore(unpack(arena.memory), saved=spreading.fresh and of_node)
 
     def _transfer(self, group: Membership, spreading: Spreading) -> Arena | None:
         transfer = self._give if group.rank == spreading.root else self._take
         return self.ties.together(lambda: transfer(group.generation, spreading))
 
     def _give(self, generation: int, spreading: Spreading) -> None:
-        packed = Packed(self.training.given())
+        packed = Packed(self.training.given(inner=spreading.fresh and self.ranks_per_node > 1))
         arena = packed.to_arena()
         note = Spread(spreading.root, list(spreading.takers), packed.size)
         try:

@@ -21,8 +21,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from statistics import median
 
@@ -85,7 +85,7 @@ class Rounds(RankGroup):
     """The group of one node in a round, for the session's steps.
 
     ``of_all``: the group of all nodes; ``steps_left``: returns the most steps until the script's loop ends;
-    ``is_stopping``: returns whether the script wants no more.
+    ``is_stopping``: returns whether the script wants no more; ``on_held``: called with the step when a round is held.
 
     Parameters
     ----------
@@ -117,6 +117,7 @@ class Rounds(RankGroup):
         self.of_all: RankGroup = self
         self.steps_left: Callable[[], int | None] = lambda: None
         self.is_stopping: Callable[[], bool] = lambda: False
+        self.on_held: Callable[[int], None] = lambda _step: None
         self._round: Round | None = None
         self._ends, self._asked_at = 0, -1
         self._metrics: Metrics = dict
@@ -137,8 +138,8 @@ class Rounds(RankGroup):
     def is_over(self) -> bool:
         return self.of_all.is_over
 
-    def everyone(self, member: Membership) -> Membership:
-        return self._place(self._round) if self._round is not None else member
+    def everyone(self, member: Membership) -> Membership:  # noqa: ARG002  # a step's, which is of this node
+        return self.place()
 
     def enter(self) -> Membership:
         """Return this process's place on its node; between two rounds, after waiting for a group of all nodes."""
@@ -211,6 +212,12 @@ class Rounds(RankGroup):
         return [] if self._round is None else self._round.own[self._round.used :]
 
     @property
+    def is_done(self) -> bool:
+        """Whether the script's loop has no more steps: another node has done the last one."""
+        left = self.steps_left()
+        return self._round is None and left is not None and left <= 0
+
+    @property
     def is_open(self) -> bool:
         """Whether a round is open."""
         return self._round is not None
@@ -223,6 +230,8 @@ class Rounds(RankGroup):
     def open(self) -> None:
         """Open a round, unless one is open or the epoch is over. All ranks call this in the same position."""
         if self._round is not None or self.epoch_is_over():
+            return
+        if self.of_all.is_lost:  # the others do not hold this position any more
             return
         position, group, left = self._training.position, self.of_all.enter(), self.steps_left()
         every = self.settings.every if left is None else min(left, self.settings.every)
@@ -255,6 +264,8 @@ class Rounds(RankGroup):
     def _close(self, one: Round) -> None:
         """End the round with all ranks of its group; :class:`PeerGone` if it broke, and the round stays open."""
         closing_s = time.monotonic()
+        if self._ties.tied and len(set(self._ties.exchange(self._outer.in_node()))) > 1:
+            raise PilotError("the processes of this node, which train together, no longer hold the same parameters")
         rows = self.of_all.rows(one.row())
 
         def words(loss: float) -> Words:
@@ -264,6 +275,8 @@ class Rounds(RankGroup):
 
         any_used = any(used for _, _, used, _ in rows)
         summed, samples = self._sum(one, rows, words) if any_used else (self._agreed(words(0.0)), 0)
+        if len(one.deals) == 1:
+            self._training.agreed_step = one.position.step
         if any_used and not self._alarm.compare(summed, one.position.step, self.of_all, len(rows)):
             raise PeerGone
         self._training.position.stopped |= summed.stop > 0
@@ -286,26 +299,37 @@ class Rounds(RankGroup):
         """
         one = self._round
         holding = one.held if one is not None else self._training.holding(held)
-        table = self.of_all.rows([*holding.row(), *(one.row() if one is not None else [0, 0, 0, 0])])
-        progress = [Holding(*row[:-_ROW]).progress for row in table]
+        row = one.row() if one is not None else [0] * _ROW
+        table = self.of_all.rows([*holding.row(), self._outer.fingerprint(), *row])
+        progress = [Holding(*row[: -_ROW - 1]).progress for row in table]
         best = max(progress)
         rows = [row[-_ROW:] if its == best else [0] * _ROW for row, its in zip(table, progress, strict=True)]
         if best[0] != NOTHING and any(used for _, _, used, _ in rows):
             one = one if holding.progress == best else None
-            self._sum(one, rows, lambda loss: Words.of(0, False, loss))
-            if one is not None:
-                self._hold(one, group.generation, rows)
-        if self._round is not None:  # its work was in a sum that others have, or it trained without them
+            if len({row[-_ROW - 1] for row in table}) == 1:
+                self._sum(one, rows, lambda loss: Words.of(0, False, loss))
+                if one is not None:
+                    self._hold(one, group.generation, rows)
+            elif one is not None:  # a newcomer does not train what the others do by now, and could not take part
+                self._outer.swap()
+                self._training.call_on_restore()
+        if self._round is not None:  # its work was in a sum that others have, or is lost: its samples go back
             self._training.position = self._round.position
             self._forget()
 
-    def drop(self) -> None:
-        """Undo the open round's work: the state is to be saved, and the group is gone."""
-        if self._round is not None:
-            self._outer.drop()
-            self._training.position = self._round.position
-            self._forget()
-            self._training.call_on_restore()
+    @contextmanager
+    def as_held(self) -> Iterator[None]:
+        """In the body, have the state of the last round that is held, which can be saved."""
+        if (one := self._round) is None:
+            yield
+            return
+        now, self._training.position = self._training.position, one.position
+        self._outer.swap()
+        try:
+            yield
+        finally:
+            self._outer.swap()
+            self._training.position = now
 
     def _sum(
         self, one: Round | None, rows: Sequence[Sequence[int]], words: Callable[[float], Words]
@@ -348,6 +372,7 @@ class Rounds(RankGroup):
         ledger = [LineageRow(generation, position.epoch, before.step, position.step, *its) for its in committed]
         for row in ledger:
             self._training.ledger.append(row)
+        self.on_held(position.step)
         self._forget()
         return ledger
 

@@ -69,8 +69,8 @@ class Stepper:
             except ValueError as error:
                 raise UserError(
                     f"{type(scheduler).__name__} cannot continue: {error}; create it for all steps of the run (with"
-                    " batch_size= an epoch has fewer steps on more nodes: count epochs with schedule='epoch', or use"
-                    " global_batch_size=)"
+                    " batch_size= an epoch has fewer steps on more nodes, with sync= by how fast each is: count epochs"
+                    " with schedule='epoch', or without sync= use global_batch_size=)"
                 ) from error
 
     def unscale(self) -> None:

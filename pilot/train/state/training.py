@@ -169,9 +169,12 @@ class Training:
         return any(parameter.device.type != "cpu" for parameter in self.trained.named.values())
 
     def shared(self) -> Callable[[str], bool]:
-        """Which arrays of the state, by path, are the same on all ranks: the parameters and the optimizers' arrays."""
+        """Which arrays of the state, by path, are the same on all ranks: the parameters and the optimizers' arrays; if
+        nodes share an outer optimizer, its arrays instead.
+        """
         names = {f"model/{name}" for name, _ in self.model.named_parameters(remove_duplicate=False)}
-        return lambda path: path in names or path.startswith(("optimizer/", "parameters/"))
+        optimizers = "optimizer/" if self.outer is None else "outer/"
+        return lambda path: path in names or path.startswith((optimizers, "parameters/"))
 
     def apply(self, generation: int, share: StepShare) -> None:
         """Apply a whole step, of all optimizers."""
@@ -305,11 +308,13 @@ class Training:
         stored."""
         return encoded(self.capture())
 
-    def given(self) -> Encoded:
-        """The same for a node that takes over the state: without the inner optimizers' states if that begins fresh."""
+    def given(self, *, inner: bool) -> Encoded:
+        """The same for a process that takes over the state: unless it needs them (``inner``), without the inner
+        optimizers' states if nodes begin with fresh ones.
+        """
         state = self.capture()
         fresh = self.outer is not None and self.outer.settings.inner == FRESH
-        return encoded(self.steppers.without_state(state) if fresh else state)
+        return encoded(self.steppers.without_state(state) if fresh and not inner else state)
 
     def keep(self) -> None:
         """Keep a copy of the state as it is now, from which the script runs what it does until its next batch."""
@@ -342,8 +347,9 @@ class Training:
 
     @torch.inference_mode(mode=False)
     def restore(self, state: Mapping[str, Any], *, saved: bool = False) -> None:
-        """Take over a state from :meth:`capture` on this or another rank, or (``saved``) from a checkpoint. Also if the
-        script is evaluating in ``torch.inference_mode``: nobody could change the tensors that it makes.
+        """Take over a state from :meth:`capture` on this or another rank, or (``saved``) from a checkpoint, perhaps by
+        way of another process of the node. Also if the script is evaluating in ``torch.inference_mode``: nobody could
+        change the tensors that it makes.
 
         A rank that runs the same part of the script, from the same state, does by itself what others have done there;
         it takes over what they have agreed on.

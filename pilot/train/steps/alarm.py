@@ -67,9 +67,10 @@ class Alarm:
         by the script's own counter), and in the last step of the training, so that no difference stays unnoticed.
         """
         is_new, self._generation = group.generation != self._generation, group.generation
-        alone = group.size == 1 or (self._training.outer is not None and self._values is self.replicated)
-        if alone:  # in rounds, nodes are compared at their ends
+        in_rounds = self._training.outer is not None
+        if group.size == 1 and not in_rounds:
             self._training.agreed_step = step
+        alone = group.size == 1 or (in_rounds and self._values is self.replicated)  # nodes are compared at rounds' ends
         if alone or not (is_new or is_last or step % EVERY_STEPS == 0 or step in FIRST_STEPS):
             return 0
         self._numbers = self._values.numbers()
