@@ -55,11 +55,11 @@ def until_round(pool: Pool, name: str, nodes: int, more: int = 2) -> TrainerStat
 @pytest.mark.slow
 def test_each_sample_counts_once_whatever_happens_to_nodes_in_rounds(pool: Pool) -> None:
     name = training(pool, 3, in_rounds(pool, ""), "--sync", "diloco:every=60,wire=bfloat16")
-    until_round(pool, name, 3)
+    until_round(pool, name, 3, 1)
     pool.kill_tree(pool.agents[0])
-    until_round(pool, name, 2)
+    until_round(pool, name, 2, 1)
     pool.agent()
-    until_round(pool, name, 3)
+    until_round(pool, name, 3, 1)
     noticed = pool.agents[1]
     noticed.send_signal(signal.SIGTERM)
     assert noticed.wait(LIMIT_S) == 0
