@@ -112,10 +112,12 @@ class Broadcast(Note, frozen=True):
 class Open(Note, frozen=True):
     """A round of seldom-synchronised training begins, number ``round``, higher than the last one of this generation:
     training processes train by themselves until they gather. If another node gathers first, they get a ``Closing``
-    (perhaps only when they wait for the answer to their own ``Gather``).
+    (perhaps only when they wait for the answer to their own ``Gather``). ``ends``: when they gather first, others get
+    one.
     """
 
     round: Count
+    ends: bool = True
 
 
 class Closing(Note, frozen=True):

@@ -31,9 +31,10 @@ class OpenRound:
 
     def open(self, notes: Sequence[Open]) -> None:
         """The node's training processes begin the round of ``notes``."""
-        if len({note.round for note in notes}) > 1:
+        if len({(note.round, note.ends) for note in notes}) > 1:
             raise ProtocolError(f"the training processes of a node open different rounds: {notes}")
         self._number = notes[0].round if self._fabric.size > 1 else None
+        self._ends = notes[0].ends
         self._naps = Naps(self._fabric.sockets, LONGEST_NAP_S)
 
     def ready(self, silent: Sequence[Channel]) -> list[Channel]:
@@ -46,12 +47,12 @@ class OpenRound:
             if self._fabric.announced() >= self._number:
                 for channel in self._channels:
                     channel.send(Closing(self._number))
-                self.close()
+                self.close(heard=True)
         return ready(silent)
 
-    def close(self) -> None:
-        """The round ends, if it is open: tell the next nodes."""
-        if self._number is not None:
+    def close(self, *, heard: bool = False) -> None:
+        """The round ends, if it is open: tell the next nodes, if this was ``heard`` or ends it for all."""
+        if self._number is not None and (heard or self._ends):
             distances = (1 << power for power in range((self._fabric.size - 1).bit_length()))
             self._fabric.announce(self._number, [(self._fabric.rank + n) % self._fabric.size for n in distances])
-            self._number = None
+        self._number = None

@@ -226,11 +226,11 @@ class Elastic(RankGroup):
     def rows(self, row: list[int]) -> list[list[int]]:
         return self._gather(self._expect_group(), row)
 
-    def opened(self, number: int) -> None:
+    def opened(self, number: int, *, ends: bool) -> None:
         self._in_step = True
         with suppress(PeerGone):
             group = self._expect_group()
-            self._link.channel(group.generation).send(Open(number))
+            self._link.channel(group.generation).send(Open(number, ends))
 
     def stepped_alone(self, share: StepShare, metrics: Metrics) -> None:
         group = self._group

@@ -107,8 +107,10 @@ class RankGroup:
         """Like :meth:`gather`, but no safe point: the group does not pause here."""
         return [row]
 
-    def opened(self, number: int) -> None:
-        """Note that a round begins; these calls are for rounds only (:mod:`pilot.train.rounds.rounds`)."""
+    def opened(self, number: int, *, ends: bool) -> None:
+        """Note that a round begins, which ends for all nodes when this one closes it, if it ``ends``. These calls are
+        for rounds only (:mod:`pilot.train.rounds.rounds`).
+        """
 
     def stepped_alone(self, share: StepShare, metrics: Metrics) -> None:
         """Report an inner step."""

@@ -243,8 +243,8 @@ class Rounds(RankGroup):
         self._ends += 1
         self._asked_at = -1
         self._outer.open()
-        if dealt[node]:  # otherwise it gathers at once, which must not close the round of the others
-            self.of_all.opened(position.round)
+        # At an epoch's end some nodes have a batch less, or none: to use up these must not end the others' round.
+        self.of_all.opened(position.round, ends=len(dealt[node]) == max(map(len, dealt)))
 
     def end(self, *, wait: bool = True) -> None:
         """End the open round, if there is one; if the group breaks, with the next one: ``wait`` for that, or leave the
