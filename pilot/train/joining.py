@@ -9,7 +9,7 @@ from typing import Any
 from pilot.core.errors import UserError
 from pilot.protocol.run_identity import GRADIENTS
 from pilot.train.check.settings import CheckedRun
-from pilot.train.gradients.exchanges import Attached, Exchanges
+from pilot.train.gradients.exchanges import Exchanges
 from pilot.train.node.membership import Seat
 from pilot.train.node.node_ties import NodeTies
 from pilot.train.node.sockets import WorkerSockets, inherited
@@ -46,7 +46,7 @@ def group_of(
     saver = Saver(trainer, uid, directory, keeps, link.send, lambda: training.agreed_step, training.shards)
     interval_s = float(environment["PILOT_CHECKPOINT_INTERVAL_S"])
     stall_timer = StallTimer(float(environment["PILOT_SILENT_S"]), float(environment["PILOT_PATIENCE_S"]))
-    attached: Attached = exchanges if rounds is None else rounds.exchange
+    attached = exchanges if rounds is None else rounds.exchange
     group = Elastic(trainer, seat, link, training, attached, saver, interval_s, stall_timer, resized, ties)
     if rounds is not None:
         group.regroup, group.as_held = rounds.regroup, rounds.as_held

@@ -319,7 +319,7 @@ class Session(Uncopied):
         check_whole(name, stateful)
         tracked[name] = stateful
         if loop.rounds is not None:
-            loop.rounds.begins()
+            loop.rounds.exchange.renew()
         self._training.identity[f"the tracked object {name}"] = type(stateful).__name__
 
     def on_restore(self, function: Callable[[], object]) -> None:

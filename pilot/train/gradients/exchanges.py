@@ -6,7 +6,6 @@ node.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import torch
 from torch import nn
@@ -20,17 +19,6 @@ from pilot.train.node.node_group import NodeGroup
 from pilot.train.state.sharding import Sharding, check_trained
 from pilot.train.state.stepper import Stepper
 from pilot.train.state.training import Training
-
-
-class Attached(Protocol):
-    """What the rank processes of a group sum: exchanges, in ``each`` by number."""
-
-    @property
-    def each(self) -> Sequence[Exchange]:
-        """All of them."""
-
-    def idle(self) -> None:
-        """Call :meth:`Exchange.idle <pilot.train.gradients.exchange.Exchange.idle>` of each exchange."""
 
 
 class Exchanges:

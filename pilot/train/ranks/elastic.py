@@ -34,7 +34,7 @@ from pilot.core.commands import (
 from pilot.core.errors import CheckpointError
 from pilot.protocol import wire
 from pilot.train.data.sampler import StepShare
-from pilot.train.gradients.exchanges import Attached
+from pilot.train.gradients.exchanges import Exchanges
 from pilot.train.gradients.step_words import Words
 from pilot.train.node.membership import Membership, MembershipState, Seat, agreed
 from pilot.train.node.node_ties import InForce, NodeTies
@@ -78,7 +78,7 @@ class Elastic(RankGroup):
         seat: Seat,
         link: WorkerSockets,
         training: Training,
-        exchanges: Attached,
+        exchanges: Exchanges,
         saver: Saver,
         interval_s: float,
         stall_timer: StallTimer,

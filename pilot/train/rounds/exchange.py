@@ -8,35 +8,33 @@ from collections.abc import Callable
 
 from pilot.comm.channel import PeerGone
 from pilot.train.gradients.exchange import Exchange
+from pilot.train.gradients.exchanges import Exchanges
 from pilot.train.gradients.step_words import Words
 from pilot.train.node.node_group import NodeGroup
 from pilot.train.ranks.group import RankGroup
 from pilot.train.state.outer import Outer
 
 
-class OuterExchange:
-    """The exchange of one session's ``outer`` values, in ``each``, where a group looks for what it sums; ``group``: the
-    processes of the node, each of which sends a part.
+class OuterExchange(Exchanges):
+    """The exchange of one session's ``outer`` values; ``group``: the processes of the node, each of which sends a
+    part.
     """
 
     def __init__(self, outer: Outer, group: NodeGroup | None) -> None:
         self._outer, self._group = outer, group
-        self.each = [self._made()]
+        self.each = self._made()
 
-    def renew(self) -> None:
+    def renew(self) -> bool:
         """Exchange what is trained and tracked now."""
         for exchange in self.each:
             exchange.close()
         self._outer.renew()
-        self.each = [self._made()]
+        self.each = self._made()
+        return True
 
-    def _made(self) -> Exchange:
+    def _made(self) -> list[Exchange]:
         wire = self._outer.settings.wire
-        return Exchange(self._outer.values, None if wire == "float32" else wire, group=self._group)
-
-    def idle(self) -> None:
-        """Call :meth:`Exchange.idle <pilot.train.gradients.exchange.Exchange.idle>`."""
-        self.each[0].idle()
+        return [Exchange(self._outer.values, None if wire == "float32" else wire, group=self._group)]
 
     def sum(self, group: RankGroup, ranks: int, weight: float, words: Callable[[], Words]) -> Words:
         """Sum the changes over the ``ranks`` of ``group``, this one's with ``weight`` (0: they do not count), and leave

@@ -28,7 +28,7 @@ from statistics import median
 
 from pilot.comm.channel import PeerGone
 from pilot.core.errors import PilotError
-from pilot.submission.seldom import EXCHANGE_S, INNER_STEP_S, ROUND, DiLoCo
+from pilot.submission.seldom import EXCHANGE_S, INNER_STEP_S, ROUND
 from pilot.train.data import deals
 from pilot.train.data.deals import Range
 from pilot.train.data.loader import DatasetBatches
@@ -123,11 +123,6 @@ class Rounds(RankGroup):
         self._metrics: Metrics = dict
         self._exchanges_s: list[float] = []
 
-    @property
-    def settings(self) -> DiLoCo:
-        """How often nodes exchange what they have trained, and how."""
-        return self._outer.settings
-
     # --- the group of one node, for steps ----------------------------------------------------------------------------
 
     @property
@@ -157,10 +152,6 @@ class Rounds(RankGroup):
     def attach(self) -> None:
         self.exchange.renew()
         self.of_all.attach()
-
-    def begins(self) -> None:
-        """Share what the script tracks; called before its process enters a group."""
-        self.exchange.renew()
 
     def seed_of(self, position: Position, share: StepShare) -> int:
         return mix(position.epoch, share.cursor)  # nodes do the same number of steps with other samples
@@ -234,7 +225,8 @@ class Rounds(RankGroup):
         if self.of_all.is_lost:  # the others do not hold this position any more
             return
         position, group, left = self._training.position, self.of_all.enter(), self.steps_left()
-        every = self.settings.every if left is None else min(left, self.settings.every)
+        most = self._outer.settings.every
+        every = most if left is None else min(left, most)
         back = [(start, stop) for start, stop in position.back]
         batch, nodes = self._made().batching.of_one_node, group.size // self._seat.size
         dealt, cursor, back = deals.dealt(position.cursor, back, self._length, batch, nodes, every)
@@ -393,7 +385,7 @@ class Rounds(RankGroup):
             return
         self._exchanges_s.append(exchange_s)
         if len(self._exchanges_s) == _ADVISED_AFTER and self._place(one).rank == 0:
-            x_s, every = median(self._exchanges_s), self.settings.every
+            x_s, every = median(self._exchanges_s), self._outer.settings.every
             part, advised = x_s / (x_s + step_s * every), math.ceil(x_s / (step_s * _ADVISED_PART))
             refusal.note(
                 f"an exchange takes {x_s:.2g} s and an inner step {step_s:.2g} s: with every={every} exchanges take"

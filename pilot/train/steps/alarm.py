@@ -7,9 +7,8 @@ fails do the ranks gather a checksum per tensor, to find out whether only buffer
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from itertools import chain
-from typing import Protocol
 
 from pilot.checkpoint.checksums import MODULUS
 from pilot.comm.channel import PeerGone
@@ -20,6 +19,7 @@ from pilot.train.node.membership import Membership, agreed
 from pilot.train.node.node_ties import NodeTies, combined
 from pilot.train.ranks.group import RankGroup
 from pilot.train.state.block import gather_values
+from pilot.train.state.outer import Outer
 from pilot.train.state.training import Training
 
 EVERY_STEPS = 100
@@ -31,33 +31,17 @@ _Report = tuple[int, Numbers]
 """A rank's last step in which all ranks agreed, and its checksums."""
 
 
-class Compared(Protocol):
-    """Values that must be the same on all ranks; see :class:`~pilot.train.alike.replicated.Replicated`."""
-
-    @property
-    def of_shards(self) -> Collection[str]:
-        """The names of values that are the same only for the same shard."""
-
-    def numbers(self) -> Numbers:
-        """Return the checksums by name."""
-
-    def are_own(self, names: set[str]) -> None:
-        """Note that these values are each rank's own."""
-
-
 class Alarm:
-    """One rank's alarm.
-
-    ``replicated``: the values that are the same on all ranks if these synchronise in every step; ``compared``: the
-    compared ones, which are these unless others are given; ``ties``: to the other processes of the node.
+    """One rank's alarm. ``replicated``: the values that are the same on all ranks if these synchronise in every step;
+    ``compared``: those that are compared, if they do not; ``ties``: to the other processes of the node.
     """
 
-    def __init__(self, training: Training, ties: NodeTies, compared: Compared | None = None) -> None:
+    def __init__(self, training: Training, ties: NodeTies, compared: Outer | None = None) -> None:
         self._training = training
         self._ties = ties
         self._shards = training.shards
         self.replicated = Replicated(training)
-        self._values: Compared = compared or self.replicated
+        self._values: Replicated | Outer = compared or self.replicated
         self._numbers: Numbers = {}
         self._generation: int | None = None
 
