@@ -32,6 +32,28 @@ NEXT_STEP = "next step"
 _here = threading.local()
 
 
+class _LeftByThread(threading.local):
+    """What ranks' scripts have left for their ends, of each thread by itself: a rank that is killed forgets its own."""
+
+    def __init__(self) -> None:
+        self.calls: list[Callable[[], None]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self.calls)
+
+    def append(self, call: Callable[[], None]) -> None:
+        self.calls.append(call)
+
+    def pop(self) -> Callable[[], None]:
+        return self.calls.pop()
+
+    def clear(self) -> None:
+        self.calls.clear()
+
+
+_left_by_thread = _LeftByThread()
+
+
 class World(pilot.train.check.world.RankWorld):
     """Runs ``script`` on each rank; its session's group comes from :func:`group_of`. ``begin``: the state of an earlier
     run that it resumes from; ``ended``: the one after the loop; ``slowness``: how long each rank, by birth, computes
@@ -59,7 +81,7 @@ class World(pilot.train.check.world.RankWorld):
         self.rehearsals: dict[int, dict[int, int]] = {}
         self.slowness = slowness
         self.bounds: dict[int, Bounds] = {}
-        script_end._left.clear()  # of earlier scripts that failed in this process
+        script_end._left = _left_by_thread  # type: ignore[assignment]  # what is used of a list
         self.spawn(count)
 
     @property
