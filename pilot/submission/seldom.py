@@ -8,7 +8,7 @@ nodes average the changes of their parameters, and an *outer* optimizer applies 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from pilot.core.errors import UserError
@@ -38,11 +38,11 @@ class DiLoCo:
     inner: str = FRESH  #: the inner optimizer's state of a node that joins: "fresh", or a "copy" of another node's
 
     def __post_init__(self) -> None:
-        if isinstance(self.every, bool) or not isinstance(self.every, int) or self.every < 1:
+        if not (_is_number(self.every) and isinstance(self.every, int) and self.every >= 1):
             raise UserError(f"sync: every must be a whole number of steps of at least 1, got {self.every!r}")
-        if not (isinstance(self.outer_lr, int | float) and 0 < self.outer_lr < float("inf")):
+        if not (_is_number(self.outer_lr) and 0 < self.outer_lr < float("inf")):
             raise UserError(f"sync: outer_lr must be a number above 0, got {self.outer_lr!r}")
-        if not (isinstance(self.momentum, int | float) and 0 <= self.momentum < 1):
+        if not (_is_number(self.momentum) and 0 <= self.momentum < 1):
             raise UserError(f"sync: momentum must be a number of at least 0 and below 1, got {self.momentum!r}")
         if not isinstance(self.nesterov, bool):
             raise UserError(f"sync: nesterov must be True or False, got {self.nesterov!r}")
@@ -55,6 +55,10 @@ class DiLoCo:
         return "diloco:" + ",".join(f"{name}={value}" for name, value in asdict(self).items())
 
 
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def LocalSGD(every: int, wire: str = "float32", inner: str = FRESH) -> DiLoCo:  # noqa: N802  # like a class for scripts
     """Return the settings of local SGD: every so many steps each parameter becomes the average over the nodes."""
     return DiLoCo(every, outer_lr=1.0, momentum=0.0, nesterov=False, wire=wire, inner=inner)
@@ -63,17 +67,22 @@ def LocalSGD(every: int, wire: str = "float32", inner: str = FRESH) -> DiLoCo:  
 def parsed(text: str) -> DiLoCo:
     """Return the settings in ``text``, such as ``diloco:every=50,wire=int8`` or ``localsgd:every=20``."""
     kind, _, given = text.partition(":")
-    kinds: dict[str, Callable[..., DiLoCo]] = {"diloco": DiLoCo, "localsgd": LocalSGD}
-    pairs = [pair.partition("=") for pair in given.split(",") if pair]
-    values = {name.strip(): _value(value.strip()) for name, _, value in pairs}
-    if kind.strip().lower() not in kinds or "every" not in values:
+    pairs = [tuple(map(str.strip, pair.split("=", 1))) for pair in given.split(",") if "=" in pair]
+    values: dict[str, Any] = {name: _value(value) for name, value in pairs}
+    make, names = _KINDS.get(kind.strip().lower(), (DiLoCo, ()))
+    if not names or "every" not in values:
         raise UserError(f"--sync {text!r}: give diloco:every=N or localsgd:every=N, N steps between two exchanges")
-    every = values.pop("every")
-    settings = kinds[kind.strip().lower()](every)
-    if unknown := sorted(values.keys() - asdict(settings).keys()):
-        raise UserError(f"--sync {text!r}: {unknown[0]!r} is none of {', '.join(asdict(settings))}")
-    changed: Any = values
-    return replace(settings, **changed)
+    if unknown := sorted(values.keys() - {*names}):
+        raise UserError(f"--sync {text!r}: {unknown[0]!r} is none of {', '.join(names)}")
+    if len(values) != len([*filter(None, given.split(","))]):
+        raise UserError(f"--sync {text!r}: give each NAME=VALUE once")
+    return make(**values)
+
+
+_KINDS: dict[str, tuple[Callable[..., DiLoCo], tuple[str, ...]]] = {
+    "diloco": (DiLoCo, tuple(field.name for field in fields(DiLoCo))),
+    "localsgd": (LocalSGD, ("every", "wire", "inner")),
+}
 
 
 def _value(text: str) -> bool | int | float | str:

@@ -2,6 +2,9 @@
 
 from pilot.submission.seldom import DiLoCo, LocalSGD
 from pilot.train.node.node_group import node_mesh
+from pilot.train.script import refusal
 from pilot.train.session import Session, session
 
 __all__ = ["DiLoCo", "LocalSGD", "Session", "node_mesh", "session"]
+
+refusal.show_in_one_line()  # also what settings refuse, which are made before a session

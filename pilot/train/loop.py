@@ -434,13 +434,13 @@ class SessionLoop(LoopView):
                 "micro_batch_size needs optimizers that are stepped together: give pilot.train.session a list of them,"
                 " or use a smaller batch"
             )
+        if self.rounds is not None and (per_node is None or total is not None):
+            raise UserError(
+                "with sync= (or --sync) each node takes batches of its own: pass batch_size= (samples per node and"
+                " inner step), and no global_batch_size="
+            )
         sharded = self._training.sharding is not None
         batching = Batching(per_node, total, micro, drop_last, self.seat.size, in_step=sharded, sharing=shares)
-        if self.rounds is not None and per_node is None:
-            raise UserError(
-                "with sync= each node takes batches of its own: pass batch_size= (samples per node and inner step) in"
-                " place of global_batch_size="
-            )
         if per_node is not None and self._training.rate.rule is None and self.rounds is None:
             raise UserError(
                 "batch_size= is per node, so the batch grows with the nodes: pass lr_rule='linear', 'sqrt' or 'none' to"

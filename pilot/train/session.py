@@ -25,7 +25,6 @@ from pilot.train.loop import SessionLoop
 from pilot.train.metric_log import metric_log
 from pilot.train.node.membership import Membership
 from pilot.train.ranks import script_end
-from pilot.train.script import refusal
 from pilot.train.state import identity
 from pilot.train.state.loading import Stateful
 from pilot.train.state.session_checks import check_callback, check_tracked, check_whole, norm_of, reported
@@ -406,12 +405,15 @@ def session(
     pilot.core.errors.UserError
         These cannot be trained together, or not on the site's nodes; the message has one line with the change to make.
     """
-    refusal.show_in_one_line()
     if not isinstance(seed, SupportsIndex):
         raise UserError(f"pilot.train.session: seed must be a whole number, got {seed!r}")
     if (run := CheckedRun.of(os.environ)) is not None:
         run.adopt(model, scaler)
     sync = parsed(text) if (text := os.environ.get(SYNC)) else sync
+    if not isinstance(sync, DiLoCo | None):
+        raise UserError(
+            f"pilot.train.session: sync= must be pilot.train.DiLoCo(every=N) or LocalSGD(every=N), got {sync!r}"
+        )
     if sync is not None and wire_dtype is not None:
         raise UserError("pilot.train.session: with sync= nodes send no gradients: pass wire= to DiLoCo, no wire_dtype=")
     training = Training(model, optimizer, scheduler, schedule, LearningRate(lr_rule), scaler, sync)

@@ -232,3 +232,20 @@ def test_alone_it_is_plain_training_with_the_outer_step() -> None:
         return model.weight.tolist()
 
     assert trained(pilot.train.LocalSGD(every=3)) == trained(None)
+
+
+def test_the_end_of_each_round_is_saved_when_it_is_due(tmp_path: Path) -> None:
+    """Also when the group changes at that end."""
+    with running(tmp_path, "unfreezing", interval_s=0.01) as cluster:
+        a, b = cluster.start(2)
+        cluster.form([a, b])
+        cluster.wait_step(30)
+        c = cluster.start()[0]
+        cluster.form([a, b, c], switch=True)
+        cluster.wait(lambda: len(a.heard(wire.CheckpointWritten)) > 1, "a checkpoint in the second epoch")
+        first, second = a.heard(wire.CheckpointWritten)[:2]
+        assert (first.error, second.error) == ("", "")
+        assert second.step == a.heard(wire.GroupFormed)[1].step
+        cluster.wait_finished()
+        cluster.stop()
+    assert_ended_alike(tmp_path, 3, epochs=3)

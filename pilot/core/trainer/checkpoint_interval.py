@@ -84,9 +84,10 @@ class CheckpointInterval:
         lost = f"in {_span(self.trained_s)} of training it lost all its nodes {times}"
         return f"{writing}, too long for the grace period of {self.grace_s:g} s, and {lost} (Young/Daly)"
 
-    def sentence(self) -> str:
+    def sentence(self, *, in_rounds: bool = False) -> str:
         """The interval and its reason in a sentence, for ``pilot explain``."""
-        return f"It writes a checkpoint every {_seconds(self.interval_s, 3)}: {self.reason()}."
+        when = "at the end of rounds, at most one in" if in_rounds else "every"
+        return f"It writes a checkpoint {when} {_seconds(self.interval_s, 3)}: {self.reason()}."
 
 
 def _seconds(seconds: float, digits: int) -> str:

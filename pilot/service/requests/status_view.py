@@ -313,9 +313,11 @@ def _explained(objective: str, core: Coordinator, monitor: Monitor, name: Traine
     )
     rates += speed_sentences(core.speeds(trainer), trainer.speeds.reference)
     record = monitor.trainers[name]
-    rates += [f"It trains in rounds; {of_rounds}."] if (of_rounds := round_words(record.metrics)) else []
+    of_rounds = round_words(record.metrics)
+    rates += [f"It trains in rounds; {of_rounds}."] if of_rounds else []
     by_itself = record.progress_s is not None and not BY_SESSION.intersection(record.metrics)
-    saves = "Its script saves its own checkpoints." if by_itself else core.checkpoint_interval(trainer).sentence()
+    saves = core.checkpoint_interval(trainer).sentence(in_rounds=bool(of_rounds))
+    saves = "Its script saves its own checkpoints." if by_itself else saves
     return Explained(trainer=name, sentences=[*sentences, *rates, saves], decision=found)
 
 

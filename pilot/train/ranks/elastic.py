@@ -204,12 +204,15 @@ class Elastic(RankGroup):
         if agreement is None or agreement[0] is not self._group:
             return
         group, words = agreement
+        if self._training.outer is not None:  # the next round's end may be long in coming
+            self._periodic.stepped(group, words)
         if words.pause:
             self._pause(group)
         elif generation := agreed(words.ready, words.squares, group.size):
             self._switch(group, generation)
         else:
-            self._periodic.stepped(group, words)
+            if self._training.outer is None:
+                self._periodic.stepped(group, words)
             if not self._training.position.at_end:
                 self._pace.begins(time.monotonic(), self._stall_timer.ended_s)
 

@@ -9,7 +9,8 @@ They agree without extra messages, through two numbers that are summed with each
    index, which makes the parts a checkpoint; it notices if one is missing or has a different state.
 
 If there is a regroup meanwhile, the checkpoint is abandoned: the next one is due at once, and its publication removes
-the parts. A group of one rank, and the leader of a group whose parts made no checkpoint, write the state as one file.
+the parts. A group of one rank, the leader of a group whose parts made no checkpoint, and the leader in rounds, at a
+round's end, write the state as one file.
 """
 
 from __future__ import annotations
@@ -85,9 +86,11 @@ class Periodic:
         return self._under_way[1] if self._under_way is not None and self._under_way[0] == group else None
 
     def _as_one_file(self, group: Membership) -> bool:
-        """Whether one rank writes the complete state; of a sharded model no rank has it."""
+        """Whether one rank writes the complete state: also in rounds, since parts would be complete one round later. Of
+        a sharded model no rank has it.
+        """
         failed = self._saver.failed_in == group.generation and self._training.sharding is None
-        return group.size == 1 or failed
+        return group.size == 1 or failed or self._training.outer is not None
 
     def _due(self) -> bool:
         given_up = self._under_way is not None

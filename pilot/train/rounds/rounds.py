@@ -387,7 +387,10 @@ class Rounds(RankGroup):
         if len(self._exchanges_s) == _ADVISED_AFTER and self._place(one).rank == 0:
             x_s, every = median(self._exchanges_s), self._outer.settings.every
             part, advised = x_s / (x_s + step_s * every), math.ceil(x_s / (step_s * _ADVISED_PART))
+            if 0.8 < advised / every < 1.25:
+                return
             refusal.note(
                 f"an exchange takes {x_s:.2g} s and an inner step {step_s:.2g} s: with every={every} exchanges take"
                 f" {part:.0%} of the time, and with every={advised} they would take {_ADVISED_PART:.0%}"
+                + (", and the loss may be lower" if advised < every else "")
             )

@@ -169,12 +169,9 @@ class Training:
         return any(parameter.device.type != "cpu" for parameter in self.trained.named.values())
 
     def shared(self) -> Callable[[str], bool]:
-        """Which arrays of the state, by path, are the same on all ranks: the parameters and the optimizers' arrays; if
-        nodes share an outer optimizer, its arrays instead.
-        """
+        """Which arrays of the state, by path, are the same on all ranks: the parameters and the optimizers' arrays."""
         names = {f"model/{name}" for name, _ in self.model.named_parameters(remove_duplicate=False)}
-        optimizers = "optimizer/" if self.outer is None else "outer/"
-        return lambda path: path in names or path.startswith((optimizers, "parameters/"))
+        return lambda path: path in names or path.startswith(("optimizer/", "parameters/"))
 
     def apply(self, generation: int, share: StepShare) -> None:
         """Apply a whole step, of all optimizers."""
