@@ -49,7 +49,10 @@ def test_settings_can_be_written_as_an_option(text: str, settings: DiLoCo) -> No
         ("diloco:every=5,momentum=1", "momentum must be a number of at least 0 and below 1"),
         ("diloco:every=5,nesterov=1", "nesterov must be True or False"),
         ("diloco:every=5,wire=int4", "wire must be one of float32, bfloat16, int8; got 'int4'"),
-        ("diloco:every=5,inner", "inner must be one of fresh, copy; got ''"),
+        ("diloco:every=5,inner", "give each NAME=VALUE once"),
+        ("diloco:every=5,every=3", "give each NAME=VALUE once"),
+        ("localsgd:every=5,momentum=0.9", "'momentum' is none of every, wire, inner"),
+        ("diloco:every=5,inner=", "inner must be one of fresh, copy; got ''"),
         ("diloco:every=5,lr=1", "'lr' is none of every, outer_lr"),
     ],
 )
