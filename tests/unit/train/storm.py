@@ -33,7 +33,9 @@ _here = threading.local()
 
 
 class _LeftByThread(threading.local):
-    """What ranks' scripts have left for their ends, of each thread by itself: a rank that is killed forgets its own."""
+    """What ranks' scripts have left for their ends, of each thread by itself: a rank that is killed forgets its own. A
+    loop of an earlier world leaves nothing, when Python happens to collect it in this thread.
+    """
 
     def __init__(self) -> None:
         self.calls: list[Callable[[], None]] = []
@@ -42,7 +44,9 @@ class _LeftByThread(threading.local):
         return bool(self.calls)
 
     def append(self, call: Callable[[], None]) -> None:
-        self.calls.append(call)
+        link = getattr(getattr(getattr(call, "__self__", None), "group", None), "_link", None)
+        if link is None or link.world is getattr(_here, "world", None):
+            self.calls.append(call)
 
     def pop(self) -> Callable[[], None]:
         return self.calls.pop()
@@ -81,6 +85,7 @@ class World(pilot.train.check.world.RankWorld):
         self.rehearsals: dict[int, dict[int, int]] = {}
         self.slowness = slowness
         self.bounds: dict[int, Bounds] = {}
+        _left_by_thread.clear()
         script_end._left = _left_by_thread  # type: ignore[assignment]  # what is used of a list
         self.spawn(count)
 
