@@ -113,7 +113,7 @@ def test_two_types_of_nodes_train_two_models_through_kills(pool: Pool) -> None:
         lambda s: len(s.trainer(large).nodes) >= 3 and s.trainer(large).step > step and len(s.pool) == 4,
         LIMIT_S,
     )
-    assert [keeper.running for keeper in pool.status().keepers] == [2, 2]
+    pool.until("the scheduler shows them", lambda s: [keeper.running for keeper in s.keepers] == [2, 2], LIMIT_S)
     (pool.folder / "enough").touch()
     pool.pilot("wait", large, small, limit_s=LIMIT_S)
     assert proved(pool, large) >= 1
