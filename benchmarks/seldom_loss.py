@@ -26,13 +26,12 @@ from matplotlib.figure import Figure
 from torch import nn
 
 from examples.char_gpt import CharGPT
+from pilot.comm.int8 import BLOCK
 from tests.seldom.reference import Node, Nodes
 
 LENGTH = 32
 MEASURED_EVERY = 200
 """Steps; then rounds of all settings end, so that no loss is that of one node."""
-BLOCK = 1024
-"""Values with one scale, on the wire int8."""
 BYTES = {"float32": 4.0, "bfloat16": 2.0, "int8": 1 + 4 / BLOCK}
 """Of a value."""
 

@@ -300,11 +300,8 @@ class SessionLoop(LoopView):
     def nodes(self) -> int:
         return self.rounds.place().size // self.seat.size if self.rounds is not None else 1
 
-    def is_over(self, batching: Batching, length: int) -> bool:
-        if self.rounds is not None:
-            return self.rounds.epoch_is_over()
-        _, cursor, _, size, _ = self.where()
-        return batching.over(cursor, length, size)
+    def is_over(self, batching: Batching, cursor: int, length: int, size: int) -> bool:
+        return self.rounds.epoch_is_over() if self.rounds is not None else batching.over(cursor, length, size)
 
     def end_round(self) -> None:
         """End the open round, if there is one: the script does something that all nodes do in the same position."""

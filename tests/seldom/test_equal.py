@@ -188,14 +188,22 @@ def test_a_node_dies_before_a_round_is_held(tmp_path: Path, at: str, name: str) 
     assert all(broken.counted[node.name] for node in nodes if node.name != name)
 
 
+IN_SUM = Hold("n1", 2, "in sum")
+
+
+def held_by_others(its: Run) -> tuple[int, list[Node]]:
+    """Wait until two of three nodes have held a round whose sum the second one has yet to read; return its number."""
+    a, _, c = nodes = its.cluster.start(3)
+    its.cluster.form(nodes)
+    number = its.wait_held(IN_SUM)
+    its.wait_round(a, number)
+    its.wait_round(c, number)
+    return number, nodes
+
+
 def test_the_work_of_a_node_counts_that_dies_when_another_has_held_the_round(tmp_path: Path) -> None:
-    hold = Hold("n1", 2, "in sum")
-    with run(tmp_path, BOTH, hold) as its:
-        a, b, c = its.cluster.start(3)
-        its.cluster.form([a, b, c])
-        number = its.wait_held(hold)
-        its.wait_round(a, number)
-        its.wait_round(c, number)
+    with run(tmp_path, BOTH, IN_SUM) as its:
+        number, (a, b, c) = held_by_others(its)
         its.cluster.lose(b)
         its.cluster.form([a, c])
     made = assert_as_reference(BOTH, tmp_path)
@@ -205,16 +213,11 @@ def test_the_work_of_a_node_counts_that_dies_when_another_has_held_the_round(tmp
 
 def test_a_node_adopts_the_round_that_another_has_held(tmp_path: Path) -> None:
     """The group breaks when two have read the sum; the third one goes on with the next round from their state."""
-    hold = Hold("n1", 2, "in sum")
-    with run(tmp_path, BOTH, hold) as its:
-        a, b, c = its.cluster.start(3)
-        its.cluster.form([a, b, c])
-        number = its.wait_held(hold)
-        its.wait_round(a, number)
-        its.wait_round(c, number)
+    with run(tmp_path, BOTH, IN_SUM) as its:
+        number, (a, b, c) = held_by_others(its)
         its.cluster.dissolve()
         its.cluster.form([b, a, c], wait=False)
-        its.release(hold)
+        its.release(IN_SUM)
     made = assert_as_reference(BOTH, tmp_path)
     assert of_round(made, number).counted["n1"] > 0
     assert any(one.counted.get("n1") for one in made if one.number > number)

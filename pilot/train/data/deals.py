@@ -10,6 +10,9 @@ nodes.)
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+from pilot.train.data.sampler import evenly_before
 
 Range = tuple[int, int]
 """Samples [start, stop), as positions in the epoch."""
@@ -48,9 +51,8 @@ def dealt(
     taken = again[:wanted]
     end = min(length, cursor + (wanted - len(taken)) * batch)
     taken += batches([(cursor, end)], batch)
-    each, over = divmod(len(taken), nodes)
-    ends = [each * node + min(node, over) for node in range(nodes + 1)]
-    deals = [taken[ends[node] : ends[node + 1]] for node in range(nodes)]
+    ends = [evenly_before(len(taken), node, nodes) for node in range(nodes + 1)]
+    deals = [taken[start:stop] for start, stop in pairwise(ends)]
     return deals, max(cursor, end), merged(again[wanted:])
 
 

@@ -125,8 +125,8 @@ class DatasetBatches(Batches):
         """
         started = False
         while True:
-            _, cursor, *_ = self.loop.where()
-            if not self.loop.is_over(self.batching, self.length):
+            _, cursor, _, size, _ = self.loop.where()
+            if not self.loop.is_over(self.batching, cursor, self.length, size):
                 for batch in self._as_planned():
                     started = True
                     yield batch

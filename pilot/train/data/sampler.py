@@ -119,9 +119,9 @@ class Batching:
         if bounds:
             return bounds[rank]
         if self.per_node is None:
-            return _evenly_before(self.full(size), rank, size)
+            return evenly_before(self.full(size), rank, size)
         node, local = divmod(rank, self.ranks_per_node)
-        return self.per_node * node + _evenly_before(self.per_node, local, self.ranks_per_node)
+        return self.per_node * node + evenly_before(self.per_node, local, self.ranks_per_node)
 
     def over(self, cursor: int, length: int, size: int) -> bool:
         """Return whether no step is left at ``cursor`` of an epoch of ``length`` samples."""
@@ -186,12 +186,12 @@ class Batching:
         step = self.micro or stop - start
         if evenly:
             count = -(-(stop - start) // step)
-            cuts = [start + _evenly_before(stop - start, number, count) for number in range(count + 1)]
+            cuts = [start + evenly_before(stop - start, number, count) for number in range(count + 1)]
             return tuple(itertools.pairwise(cuts))
         return tuple((a, min(a + step, stop)) for a in range(start, stop, step))
 
 
-def _evenly_before(samples: int, rank: int, size: int) -> int:
+def evenly_before(samples: int, rank: int, size: int) -> int:
     """Return how many of ``samples`` go to the ranks before ``rank``, if ``size`` ranks divide them evenly."""
     each, over = divmod(samples, size)
     return each * rank + min(rank, over)

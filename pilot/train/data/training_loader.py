@@ -41,8 +41,8 @@ class LoopView(Protocol):
     def nodes(self) -> int:
         """Return how many nodes train by themselves, each on a part of an epoch; 1: all do each step together."""
 
-    def is_over(self, batching: Batching, length: int) -> bool:
-        """Return whether an epoch of ``length`` samples has no more steps."""
+    def is_over(self, batching: Batching, cursor: int, length: int, size: int) -> bool:
+        """Return whether an epoch of ``length`` samples has no more steps for a group of ``size`` at ``cursor``."""
 
     def align(self) -> None:
         """Wait until all ranks are about to do the next step; this may change the position."""

@@ -204,17 +204,16 @@ class Elastic(RankGroup):
         if agreement is None or agreement[0] is not self._group:
             return
         group, words = agreement
-        if self._training.outer is not None:  # the next round's end may be long in coming
+        generation = agreed(words.ready, words.squares, group.size)
+        goes_on = not (words.pause or generation)
+        if goes_on or self._training.outer is not None:  # a next round's end may be long in coming
             self._periodic.stepped(group, words)
         if words.pause:
             self._pause(group)
-        elif generation := agreed(words.ready, words.squares, group.size):
+        elif generation:
             self._switch(group, generation)
-        else:
-            if self._training.outer is None:
-                self._periodic.stepped(group, words)
-            if not self._training.position.at_end:
-                self._pace.begins(time.monotonic(), self._stall_timer.ended_s)
+        elif not self._training.position.at_end:
+            self._pace.begins(time.monotonic(), self._stall_timer.ended_s)
 
     def gather(self, row: list[int]) -> list[list[int]]:
         """Return the rows of all ranks, between two steps; pause instead if a rank was asked to."""

@@ -69,9 +69,8 @@ class Training:
     rolled back. ``samples_per_tick``: samples of a step on one node, for a schedule that counts samples. ``reports``: a
     trial's reports of its study's metric. ``sharding``: the model's, if it is sharded. ``standing``: see
     :class:`~pilot.train.state.state_transfer.Standing`. ``catch_up``: what the script does again. ``accepted``: what
-    may differ from a checkpoint, or between nodes. ``shares``: of the group's ranks. ``outer``: what nodes
-    share if they synchronise seldom. ``is_alone``: nobody will take its
-    state over.
+    may differ from a checkpoint, or between nodes. ``shares``: of the group's ranks. ``outer``: what nodes share if
+    they synchronise seldom. ``is_alone``: nobody will take its state over.
     """
 
     def __init__(

@@ -88,8 +88,8 @@ class LoopView:
     def nodes(self) -> int:
         return 1
 
-    def is_over(self, batching: Batching, length: int) -> bool:
-        return batching.over(self.cursor, length, self.size)
+    def is_over(self, batching: Batching, cursor: int, length: int, size: int) -> bool:
+        return batching.over(cursor, length, size)
 
     def align(self) -> None:
         pass
