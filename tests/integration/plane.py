@@ -84,7 +84,11 @@ class Plane:
     node_fabric : how the workers of a node sum gradients
     rails : rank processes per node in a group of several nodes
     warm_ranks : rank processes that a node starts with its worker; others are started on demand
+    between_nodes : how gradients are summed over the nodes; empty: through the rank processes
     """
+
+    interface = "lo"
+    """The network interface of all nodes."""
 
     def __init__(
         self,
@@ -97,6 +101,7 @@ class Plane:
         warm_ranks: int = 0,
         node_fabric: str = "",
         rails: int = 1,
+        between_nodes: str = "",
     ) -> None:
         self.folder = folder
         self.command = [str(script), *arguments]
@@ -106,6 +111,7 @@ class Plane:
         self.warm_ranks = warm_ranks
         self.node_fabric = node_fabric
         self.rails = rails
+        self.between_nodes = between_nodes
         self.nodes: list[Node] = []
         self.generation = 0
         self.training: list[Node] = []
@@ -144,7 +150,10 @@ class Plane:
             "PILOT_LOCAL_SIZE": str(self.ranks_per_node),
             "PILOT_NODE_FABRIC": self.node_fabric,
             "PILOT_NODE_STORE": str(self.folder / f"store-{number // self.ranks_per_node}"),
+            "PILOT_INTERFACES": self.interface,
         }
+        if self.between_nodes:
+            environment["PILOT_BETWEEN_NODES"] = self.between_nodes
         make = _cold.Process if cold else _warm.Process
         process = make(target=_work, args=(self.command, environment, theirs, log), daemon=False)
         process.start()
@@ -190,7 +199,7 @@ class Plane:
 
     def _start_rank(self, node: Node) -> list[tuple[subprocess.Popen[bytes], socket.socket]]:
         with node.log.open("ab") as output:
-            return start_rails(self.rails, output)
+            return start_rails(self.rails, output, self.interface)
 
     def dissolve(self, generation: int | None = None) -> None:
         """Kill a generation's processes on all nodes, and tell the workers."""

@@ -19,27 +19,32 @@ RANK = ["-m", "pilot.comm.rank"]
 
 
 def start_rank_process(
-    output: IO[bytes] | None = None, rails: Sequence[socket.socket] = ()
+    output: IO[bytes] | None = None,
+    rails: Sequence[socket.socket] = (),
+    interface: str = "lo",
+    prefix: Sequence[str] = (),
 ) -> tuple[subprocess.Popen[bytes], socket.socket]:
     """A rank process that waits for orders on the other end of the socket; ``rails`` are its ends to the others of its
-    node.
+    node. ``prefix`` runs a command in a network that has the ``interface``.
     """
     ours, theirs = socket.socketpair()
     with ExitStack() as given:
         passed = [given.enter_context(end).fileno() for end in (theirs, *rails)]
-        command = [sys.executable, *RANK, *map(str, passed)]
-        environment = mpich.environment(os.environ, interface="lo", provider="tcp")
+        command = [*prefix, sys.executable, *RANK, *map(str, passed)]
+        environment = mpich.environment(os.environ, interface=interface, provider="tcp")
         process = subprocess.Popen(
             command, env=environment, pass_fds=passed, start_new_session=True, stdout=output, stderr=output
         )
     return process, ours
 
 
-def start_rails(count: int, output: IO[bytes] | None = None) -> list[tuple[subprocess.Popen[bytes], socket.socket]]:
+def start_rails(
+    count: int, output: IO[bytes] | None = None, interface: str = "lo", prefix: Sequence[str] = ()
+) -> list[tuple[subprocess.Popen[bytes], socket.socket]]:
     """The rank processes of a node, rail 0 first."""
     pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(count - 1)]
     ends = [[ours for ours, _ in pairs], *([theirs] for _, theirs in pairs)]
-    return [start_rank_process(output, its) for its in ends]
+    return [start_rank_process(output, its, interface, prefix) for its in ends]
 
 
 def serve(ends: Sequence[socket.socket], rails: int = 1) -> Thread:
