@@ -51,6 +51,7 @@ site = Site(
     topology=r"(x\d+)c(\d+)",  # parts of a host's name that nearby hosts share, largest first; None: not known
     ranks_per_node=4,  # training processes per node: one per GPU; 1 without GPUs
     node_fabric="nccl",  # how they sum gradients: shared-memory | gloo | nccl; None: NCCL on GPUs, else shared memory
+    between_nodes="mpi",  # how nodes sum them: mpi | nccl (GPUs) | gloo; see docs/gpu-nodes.md
     launcher="srun",  # simple (the script's node is the job's node) | srun | pals | mpiexec | jsrun
     launcher_options="",  # more options for the launcher
     prologue="module load conda\nconda activate base",  # shell lines before the agent: modules, environments

@@ -114,7 +114,7 @@ class Agent:
         )
         beside = whereabouts.file.parent
         self._workers = Workers(
-            workdir, self._take, self._address, interfaces[0], imports=beside / IMPORTS, checks=beside / CHECKS
+            workdir, self._take, self._address, interfaces, imports=beside / IMPORTS, checks=beside / CHECKS
         )
         self._groups = Groups(workdir, interfaces, options.provider, self._take)
         self._peers = Peers(self._address, self._take)

@@ -9,7 +9,7 @@ import os
 import socket
 import sys
 from collections import deque
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -39,6 +39,9 @@ _SOCKET = "PILOT_WORKER_SOCKET"
 _BACKENDS = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 """The variables with the interface that torch's backends use and listen on."""
 
+_NCCL = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_ENABLE_MONITORING": "0"}
+"""torch's watchdog would end a process that waits for a lost peer; we notice the loss, and abort."""
+
 _LEAVING_S = 10.0
 """The time that a training process may take to exit after closing its control socket."""
 
@@ -46,7 +49,7 @@ _LEAVING_S = 10.0
 @dataclass(slots=True)
 class Workers:
     """At most one worker per trainer. ``emit`` is called with their messages and ends; ``address`` is this node's, on
-    ``interface``.
+    the first of ``interfaces``.
 
     The training processes of a worker act as one and end together: unless they were ordered to stop, all end with the
     first. ``imports`` is the folder of the imports of earlier scripts, by interpreter; None: nothing is preloaded.
@@ -56,7 +59,7 @@ class Workers:
     workdir: Workdir
     emit: Callable[[WorkerMessage | WorkerEnded], None]
     address: str
-    interface: str
+    interfaces: Sequence[str]
     node: str = "node"
     silent_s: float = math.inf
     check_limit_s: float = math.inf
@@ -241,11 +244,15 @@ class Workers:
             "PILOT_PATIENCE_S": str(order.patience_s),
             "PILOT_NODE_FABRIC": order.node_fabric,
             "PILOT_NODE_STORE": str(worker.store),
+            "PILOT_BETWEEN_NODES": order.between_nodes,
+            "PILOT_INTERFACES": ",".join(self.interfaces),
         }
+        if order.between_nodes == "nccl":
+            ours |= _NCCL
         if self.imports is not None:
             ours[IMPORTS] = str(imports_file(self.imports, order.launch.python))
         if order.launch.ddp:
-            ours |= {"PILOT_DDP_ADDRESS": self.address} | dict.fromkeys(_BACKENDS, self.interface)
+            ours |= {"PILOT_DDP_ADDRESS": self.address} | dict.fromkeys(_BACKENDS, self.interfaces[0])
         return ours
 
     def _received(self, trainer: str, rank: int, message: wire.FromAgent) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import click
 
@@ -19,6 +19,7 @@ from pilot.cli import candidates
 from pilot.core.errors import PilotError, UserError
 from pilot.core.trainer.spec import Checking
 from pilot.host.printable import all_printable
+from pilot.site.site import BetweenNodes
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -161,6 +162,13 @@ sync_option = click.option(
     metavar="KIND:every=N",
     help="Exchange parameters only every N steps, instead of gradients in each: diloco:every=N[,NAME=VALUE...] or"
     " localsgd:every=N. Replaces the script's sync=.",
+)
+
+between_option = click.option(
+    "--between-nodes",
+    type=click.Choice(get_args(BetweenNodes)),
+    help="How nodes sum their gradients: over MPI, or the training processes with gloo or, on GPUs, nccl."
+    "  [default: the site's, usually mpi]",
 )
 
 solve_limit_option = click.option("--solve-limit-s", type=POSITIVE, default=10.0, help="Time limit per plan.")

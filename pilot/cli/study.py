@@ -15,6 +15,7 @@ from pilot.client.pools import any_pool_at, find_run_dir, pool_at
 from pilot.core.errors import UserError
 from pilot.core.study.study import TO_END
 from pilot.host.files import read_regular
+from pilot.site.site import BetweenNodes
 from pilot.submission.study_definition import KINDS, Range, Sampler, StudyDefinition, check_name, default_rungs
 from pilot.submission.submission import LaunchSpec
 
@@ -92,6 +93,7 @@ def _space_options(function: Any) -> Any:
 @options.env_option
 @options.check_option
 @options.sync_option
+@options.between_option
 @click.option("--live", is_flag=True, help="Run the script in place instead of a copy (see pilot submit).")
 @click.argument("script", type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
@@ -110,6 +112,7 @@ def run(
     python: str,
     named: tuple[str, ...],
     sync: str | None,
+    between_nodes: BetweenNodes | None,
     live: bool,
     run_dir: Path | None,
     **more: Any,
@@ -127,7 +130,7 @@ def run(
           --trials 64 --metric val_accuracy:max
       pilot study run train.py --name s2 --param lr=log:1e-4:1e-1 --trials 9 --metric loss:min --rungs 5,20
     """
-    launched = launch(script, list(arguments), python, named, sync=sync)
+    launched = launch(script, list(arguments), python, named, sync=sync, between_nodes=between_nodes)
     launched = launched if live else with_code(launched)[0]
     definition = StudyDefinition(
         launch=launched,

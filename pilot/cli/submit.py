@@ -94,6 +94,7 @@ accept_option = click.option(
 @click.option("--checkpoints-kept", type=options.Count(), help="How many checkpoints to keep.  [default: the site's]")
 @options.check_option
 @options.sync_option
+@options.between_option
 @click.option(
     "--live",
     is_flag=True,

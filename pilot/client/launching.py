@@ -17,6 +17,7 @@ from pilot.core.ids import TrainerId
 from pilot.host.files import read_regular, umask
 from pilot.protocol.run_identity import ACCEPT, acceptable
 from pilot.rundir.rundir import RunDir
+from pilot.site.site import BetweenNodes
 from pilot.submission import seldom
 from pilot.submission.script_code import Code, collect
 from pilot.submission.submission import LaunchSpec
@@ -40,6 +41,7 @@ def launch(
     checkpoints_kept: int | None = None,
     sync: seldom.DiLoCo | str | None = None,
     *,
+    between_nodes: BetweenNodes | None = None,
     ddp: bool = False,
 ) -> LaunchSpec:
     """The launch of the script: everything that a node needs to start it in exactly the same way."""
@@ -52,6 +54,8 @@ def launch(
         raise UserError(f"--python: no interpreter {python} on this host")
     if seed is not None and not (isinstance(seed, int) and 0 <= seed <= SEED_MAX):
         raise UserError(f"--seed: give an integer from 0 to {SEED_MAX}, not {seed!r}")
+    if sync is not None and between_nodes not in (None, "mpi"):
+        raise UserError(f"--between-nodes {between_nodes}: with --sync, nodes exchange parameters over MPI")
     ours = accepting(accepted) | ({} if seed is None else {"PILOT_SEED": str(seed)})
     ours |= {} if sync is None else {seldom.SYNC: str(seldom.parsed(str(sync)))}
     return LaunchSpec(
@@ -64,6 +68,7 @@ def launch(
         umask=umask(),
         checkpoints_kept=checkpoints_kept,
         ddp=ddp,
+        between_nodes=between_nodes,
     )
 
 

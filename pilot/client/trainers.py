@@ -24,6 +24,7 @@ from pilot.host.private_folder import shown
 from pilot.protocol.pool_status import TrainerStatus
 from pilot.protocol.requests import LONGEST_WAIT_S, Phases
 from pilot.rundir.rundir import RunDir
+from pilot.site.site import BetweenNodes
 from pilot.submission.script_code import Code
 from pilot.submission.seldom import DiLoCo
 from pilot.submission.submission import LaunchSpec, Start, Submission, read_curve
@@ -58,6 +59,7 @@ class Options(TypedDict, total=False):
     live: bool
     ddp: bool
     sync: DiLoCo | str | None
+    between_nodes: BetweenNodes | None
     warm_up_s: float | None
     after_loop_s: float | None
     patience_s: float | None
@@ -117,8 +119,9 @@ def prepared(script: Path, arguments: list[str], **options: Unpack[Options]) -> 
     """Return the pool's run directory, what to submit to it, and the copied code (None: it runs in place)."""
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     run_dir, start, live, ddp = (given.pop(name, None) for name in ("run_dir", "start", "live", "ddp"))
-    if ddp and (start is not None or given.keys() & {"accept_changes", "sync"}):
-        raise UserError("--ddp: --from, --accept-changes and --sync need a script that uses pilot.train")
+    if ddp and (start is not None or given.keys() & {"accept_changes", "sync", "between_nodes"}):
+        only = "--from, --accept-changes, --sync and --between-nodes"
+        raise UserError(f"--ddp: {only} need a script that uses pilot.train")
     env = given.pop("env", ())
     launched = launch(
         script,
@@ -129,6 +132,7 @@ def prepared(script: Path, arguments: list[str], **options: Unpack[Options]) -> 
         given.pop("accept_changes", None),
         given.pop("checkpoints_kept", None),
         given.pop("sync", None),
+        between_nodes=given.pop("between_nodes", None),
         ddp=bool(ddp),
     )
     launched, code = (launched, None) if live else with_code(launched)

@@ -24,7 +24,7 @@ from pilot.rundir.entries import FromPlain, plain
 from pilot.submission.loaded_code import FILES_AT_ONCE
 from pilot.submission.submission import LaunchSpec
 
-PROTOCOL = 16
+PROTOCOL = 17
 """Incremented with every incompatible change; peers with another number are refused."""
 
 MAX_FRAME_BYTES = 8 * 1024 * 1024
@@ -285,7 +285,8 @@ class StartWorker(Message, frozen=True):
 
     The worker neither writes to the ``directory`` of a trainer with another ``uid`` nor loads its checkpoints.
     ``directory`` has ``checkpoints/`` and ``logs/``. ``ranks`` training processes on the node are one worker.
-    ``node_fabric``: how they sum, as set in the site file ("": depends on their device).
+    ``node_fabric``: how they sum, as set in the site file ("": depends on their device); ``between_nodes``: how they
+    sum with those of other nodes.
     """
 
     trainer: str
@@ -297,6 +298,7 @@ class StartWorker(Message, frozen=True):
     patience_s: float = math.inf
     ranks: int = 1
     node_fabric: str = ""
+    between_nodes: str = "mpi"
 
 
 class JoinGroup(Message, frozen=True):

@@ -34,6 +34,9 @@ Check = Literal["auto", "require", "off"]
 NodeFabric = Literal["shared-memory", "gloo", "nccl"]
 """How the training processes of one node sum their gradients; see :mod:`pilot.train.node.node_group`."""
 
+BetweenNodes = Literal["mpi", "gloo", "nccl"]
+"""How nodes sum their gradients: the rank processes over MPI, or the training processes themselves."""
+
 GPU_RAILS, MAX_RAILS = 4, 8
 
 Signal = Literal["USR1", "USR2", "TERM", "INT", "HUP", "URG"]
@@ -144,6 +147,7 @@ class Site(msgspec.Struct, frozen=True, kw_only=True, metaclass=_Checked):
     only_nodes: Annotated[str, Meta(examples=["nid[0001-0512]"])] | None = None
     topology: Annotated[str, Meta(examples=["(x[0-9]+)c"])] | None = None
     node_fabric: Annotated[NodeFabric, Meta(examples=["nccl"])] | None = None
+    between_nodes: Annotated[BetweenNodes, Meta(examples=["nccl"])] = "mpi"
     launcher: Annotated[Launcher, Meta(examples=["srun"])] = "simple"
     launcher_options: Annotated[str, Meta(examples=["--cpu-bind=none"])] = ""
     prologue: Annotated[str, Meta(examples=["module load conda; conda activate base"])] = ""
@@ -196,6 +200,10 @@ class Site(msgspec.Struct, frozen=True, kw_only=True, metaclass=_Checked):
             yield 'nodes_per_pilot: more than 1 needs a launcher that reaches all nodes; for example launcher="srun"'
         if self.cores_per_node and self.ranks_per_node > self.cores_per_node:
             yield f"ranks_per_node: {self.ranks_per_node} is more than cores_per_node, {self.cores_per_node}"
+        if self.between_nodes != "mpi" and self.ranks_per_node > 1 and self.node_fabric == "shared-memory":
+            yield f"node_fabric: shared-memory needs MPI between nodes, not {self.between_nodes}; remove it"
+        if self.between_nodes == "nccl" and self.node_fabric == "gloo":
+            yield 'node_fabric: gloo does not work with nccl between nodes; for example node_fabric="nccl"'
         if self.walltime_min_s > self.walltime_s:
             yield f"walltime_min: {self.walltime_min} is more than walltime {self.walltime}"
         if self.bind_address and self.bind_interface:
@@ -228,7 +236,11 @@ class Site(msgspec.Struct, frozen=True, kw_only=True, metaclass=_Checked):
 
     @property
     def rails_per_node(self) -> int:
-        """``rails`` if given; otherwise one per named interface, and up to 4 where processes sum with NCCL."""
+        """``rails`` if given; otherwise one per named interface, and up to 4 where processes sum with NCCL. Where no
+        gradients pass through them, one is enough.
+        """
+        if self.between_nodes != "mpi":
+            return self.rails or 1
         of_gpus = min(GPU_RAILS, self.ranks_per_node) if self.node_fabric == "nccl" else 1
         return self.rails or max(of_gpus, min(len(self.interfaces), MAX_RAILS))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -14,10 +14,8 @@ from pilot.core.errors import UserError
 from pilot.core.ids import Generation, TrainerId, TrainerUid
 from pilot.core.trainer.spec import Checking, Profiling, TrainerSpec
 from pilot.host.files import read_regular
+from pilot.site.site import BetweenNodes, Site, SiteMistakes
 from pilot.submission import seldom
-
-if TYPE_CHECKING:
-    from pilot.site.site import Site
 
 
 class LaunchSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -35,6 +33,7 @@ class LaunchSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     #: how many of the newest are kept; None: the site's number
     checkpoints_kept: Annotated[int, msgspec.Meta(ge=1)] | None = None
     ddp: bool = False  #: whether it is a script for ``torchrun``, without a session
+    between_nodes: BetweenNodes | None = None  #: how its nodes sum their gradients; None: as at the site
     #: its code (:mod:`pilot.submission.script_code`), packed; only until it is stored in the trainer's folder
     code: bytes = b""
     #: of the stored copy of the code, in hex: workers run nothing else; "": the script is run in place
@@ -128,6 +127,15 @@ def with_check(spec: TrainerSpec, asked: Checking | None, launch: LaunchSpec, si
     if not why and seldom.SYNC in launch.environment:
         why = "its nodes train by themselves between two exchanges (--sync)"
     return replace(spec, check=asked or Checking(site.check), unchecked=why)
+
+
+def check_between(launch: LaunchSpec, site: Site) -> None:
+    """Check that nodes of the ``site`` can sum as the user asked; :class:`UserError` if not."""
+    if launch.between_nodes is not None:
+        try:
+            site.replace(between_nodes=launch.between_nodes)
+        except SiteMistakes as error:
+            raise UserError(f"--between-nodes {launch.between_nodes}: at this site {error}") from None
 
 
 class ForkJob(msgspec.Struct, frozen=True):

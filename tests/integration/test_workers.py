@@ -36,10 +36,15 @@ class Bench:
         self.folder = folder
         self.home = workdirs.create(Path("/tmp"))
         self.emitted: list[WorkerMessage | WorkerEnded] = []
-        self.workers = Workers(self.home, self.emitted.append, "127.0.0.1", "lo", "n")
+        self.workers = Workers(self.home, self.emitted.append, "127.0.0.1", ["lo", "127.0.0.1"], "n")
 
     def launch(
-        self, script: str, ranks: int = 3, environment: dict[str, str] | None = None, arguments: Sequence[str] = ()
+        self,
+        script: str,
+        ranks: int = 3,
+        environment: dict[str, str] | None = None,
+        arguments: Sequence[str] = (),
+        between_nodes: str = "mpi",
     ) -> None:
         path = self.folder / "train.py"
         path.write_text(RANK + script)
@@ -48,7 +53,7 @@ class Bench:
         here = str(self.folder)
         given = environment or {}
         launch = LaunchSpec("train.py", digest, [*arguments], here, sys.executable, given)
-        order = wire.StartWorker("t", "", directory, launch, 60.0, 2, ranks=ranks)
+        order = wire.StartWorker("t", "", directory, launch, 60.0, 2, ranks=ranks, between_nodes=between_nodes)
         self.workers.launch(order)
 
     def log(self, rank: int) -> str:
@@ -107,6 +112,26 @@ def test_each_gets_as_much_as_may_be_given_to_it(tmp_path: Path) -> None:
                 "sys.exit(f'{len(sys.argv[1])} {len(sys.argv)} {len(os.environ[\"DATA\"])}')", 3, environment, arguments
             )
             assert f"60000 5002 {len(environment['DATA'])}" in (await it.end()).tail
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize(("between", "handles_errors"), [("mpi", "1"), ("gloo", "1"), ("nccl", "0")])
+def test_each_is_told_how_nodes_sum_and_torch_leaves_lost_peers_to_us(
+    between: str, handles_errors: str, tmp_path: Path
+) -> None:
+    names = [
+        "PILOT_BETWEEN_NODES",
+        "PILOT_INTERFACES",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+        "TORCH_NCCL_ENABLE_MONITORING",
+    ]
+
+    async def play() -> None:
+        async with bench(tmp_path) as it:
+            given = dict.fromkeys(names[2:], "1")
+            it.launch(f"sys.exit(' '.join(os.environ[name] for name in {names}))", 1, given, between_nodes=between)
+            assert f"{between} lo,127.0.0.1 {handles_errors} {handles_errors}" in (await it.end()).tail
 
     asyncio.run(play())
 

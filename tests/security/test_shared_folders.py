@@ -218,7 +218,7 @@ def test_a_worker_does_not_start_there(swapped: Shared) -> None:
 
     async def launch() -> None:
         home = workdir.create(Path("/tmp"))
-        workers = Workers(home, emitted.append, "127.0.0.1", "lo", "n1")
+        workers = Workers(home, emitted.append, "127.0.0.1", ["lo"], "n1")
         try:
             workers.launch(order)
         finally:

@@ -209,4 +209,5 @@ class Effects:
             trainer.patience_s,
             self.site.ranks_per_node,
             self.site.node_fabric or "",
+            launch.between_nodes or self.site.between_nodes,
         )

@@ -25,6 +25,8 @@ GOOD = {"--name": "s", "--param": "lr=log:1e-4:1", "--trials": "4", "--metric": 
         ({"--metric": "accuracy"}, "give NAME:max or NAME:min"),
         ({"--trials": "0"}, "--trials"),
         ({"--sync": "diloco"}, "--sync 'diloco': give diloco:every=N"),
+        ({"--between-nodes": "tcp"}, "'tcp' is not one of 'mpi', 'gloo', 'nccl'"),
+        ({"--between-nodes": "gloo", "--sync": "localsgd:every=5"}, "with --sync, nodes exchange parameters over MPI"),
         ({"--sampler": "grid"}, "cannot count the values of lr"),
         ({"--space": "nowhere.py"}, "--space FILE"),
         ({"--param": "", "--space": "empty.py"}, "the search space is empty"),

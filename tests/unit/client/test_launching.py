@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -65,11 +66,13 @@ def test_a_directory_that_has_been_removed_is_refused(tmp_path: Path, monkeypatc
         launch(script, [], sys.executable, ())
 
 
-def test_a_trainer_that_is_resumed_synchronises_as_before(tmp_path: Path) -> None:
+@pytest.mark.parametrize("given", [{"sync": "diloco:every=50"}, {"between_nodes": "gloo"}])
+def test_a_trainer_that_is_resumed_synchronises_as_before(tmp_path: Path, given: dict[str, Any]) -> None:
     script, folder = tmp_path / "train.py", tmp_path / "trainers" / "t1"
     script.write_text("")
     folder.mkdir(parents=True)
-    launched = launch(script, [], sys.executable, (), sync="diloco:every=50")
+    launched = launch(script, [], sys.executable, (), **given)
     (folder / "spec.json").write_bytes(msgspec.json.encode(launched))
     again = launch_again(tmp_path, "t1", "options")
-    assert again.environment[SYNC] == str(DiLoCo(50))
+    assert again.between_nodes == given.get("between_nodes")
+    assert again.environment.get(SYNC) == (str(DiLoCo(50)) if "sync" in given else None)

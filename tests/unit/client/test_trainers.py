@@ -33,6 +33,7 @@ def script(tmp_path: Path) -> Path:
         ("env", "DATA"),
         ("sync", "diloco"),
         ("sync", 50),
+        ("between_nodes", "tcp"),
     ],
 )
 def test_a_mistake_is_told_before_anything_is_sent(script: Path, option: str, value: object) -> None:
@@ -55,6 +56,21 @@ def test_how_nodes_synchronise_is_a_variable_of_the_script(script: Path, sync: s
     assert SYNC not in submission.launch.environment
 
 
-def test_a_torchrun_script_sums_in_every_step(script: Path) -> None:
-    with pytest.raises(UserError, match="--ddp: --from, --accept-changes and --sync need a script"):
-        prepared(script, [], run_dir=script.parent, ddp=True, sync="diloco:every=50")
+@pytest.mark.parametrize("given", [{"sync": "diloco:every=50"}, {"between_nodes": "gloo"}])
+def test_a_torchrun_script_sums_in_every_step_by_itself(script: Path, given: dict[str, Any]) -> None:
+    only = "--ddp: --from, --accept-changes, --sync and --between-nodes need a script"
+    with pytest.raises(UserError, match=only):
+        prepared(script, [], run_dir=script.parent, ddp=True, **given)
+
+
+@pytest.mark.parametrize("between", [None, "mpi", "gloo", "nccl"])
+def test_how_nodes_sum_is_part_of_the_launch(script: Path, between: Any) -> None:
+    _, submission, _ = prepared(script, [], run_dir=script.parent, between_nodes=between)
+    assert submission.launch.between_nodes == between
+
+
+def test_rounds_are_exchanged_over_mpi(script: Path) -> None:
+    given: dict[str, Any] = {"run_dir": script.parent, "sync": "localsgd:every=5"}
+    with pytest.raises(UserError, match="--between-nodes gloo: with --sync, nodes exchange parameters over MPI"):
+        prepared(script, [], between_nodes="gloo", **given)
+    prepared(script, [], between_nodes="mpi", **given)

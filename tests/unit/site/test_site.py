@@ -38,6 +38,15 @@ def mistakes(**fields: object) -> list[str]:
         ({"bind_address": "0.0.0.0", "bind_interface": "lo"}, "bind_address: give it or bind_interface, not both"),
         ({"ranks_per_node": 0}, "ranks_per_node: expected int >= 1, got 0"),
         ({"ranks_per_node": 4, "cores_per_node": 2}, "ranks_per_node: 4 is more than cores_per_node, 2"),
+        ({"between_nodes": "tcp"}, "between_nodes: expected 'mpi' or 'gloo' or 'nccl', got 'tcp'"),
+        (
+            {"between_nodes": "gloo", "ranks_per_node": 2, "node_fabric": "shared-memory"},
+            "node_fabric: shared-memory needs MPI between nodes, not gloo",
+        ),
+        (
+            {"between_nodes": "nccl", "node_fabric": "gloo"},
+            'node_fabric: gloo does not work with nccl between nodes; for example node_fabric="nccl"',
+        ),
         ({"name": "a b"}, "name: expected str matching regex"),
         *(({"interface": value}, "interface: expected str matching") for value in ("hsn0,", "hsn0, hsn1", "")),
         ({"checkpoint_dir": "checkpoints"}, "checkpoint_dir: 'checkpoints' is not an absolute path (~ and $ are not"),
@@ -108,10 +117,19 @@ def test_wall_times() -> None:
         ({"ranks_per_node": 8, "node_fabric": "nccl"}, 4),
         ({"ranks_per_node": 2, "node_fabric": "nccl"}, 2),
         ({"ranks_per_node": 4, "node_fabric": "nccl", "interface": "hsn0", "rails": 1}, 1),
+        ({"ranks_per_node": 4, "node_fabric": "nccl", "interface": "hsn0,hsn1", "between_nodes": "nccl"}, 1),
+        ({"between_nodes": "gloo", "rails": 2}, 2),
     ],
 )
 def test_a_node_has_a_rail_for_each_interface_and_up_to_four_for_its_gpus(given: dict[str, Any], rails: int) -> None:
     assert Site(name="s", scheduler="slurm", **given).rails_per_node == rails
+
+
+@pytest.mark.parametrize("between", ["mpi", "gloo", "nccl"])
+def test_nodes_with_one_process_sum_in_any_way_whatever_the_fabric_within(between: str) -> None:
+    site = Site(name="s", scheduler="slurm", node_fabric="shared-memory", between_nodes=between)
+    assert site.between_nodes == between
+    assert Site(name="s", scheduler="slurm").between_nodes == "mpi"
 
 
 A100 = {"partition": "gpuA100x4", "max_jobs": 8}

@@ -169,10 +169,20 @@ def test_a_worker_is_started_as_it_was_submitted(bench: Bench, tmp_path: Path) -
     folder = str(tmp_path / "run" / "trainers" / "t-01234567")
     order = wire.StartWorker(T, UID, folder, LAUNCH, 30.0, 2, patience_s=300.0, ranks=4)
     assert bench.sent == [(A, order)]
-    bench.launches.change(SPEC, replace(LAUNCH, checkpoints_kept=7, umask=0o022))
+    assert order.between_nodes == "mpi"
+    bench.launches.change(SPEC, replace(LAUNCH, checkpoints_kept=7, umask=0o022, between_nodes="gloo"))
     bench.order(StartWorker(T, A, ""))
     (_, order) = bench.sent[-1]
-    assert (order.checkpoints_kept, order.launch.umask) == (7, 0o022), "the user's choices"
+    chosen = order.checkpoints_kept, order.launch.umask, order.between_nodes
+    assert chosen == (7, 0o022, "gloo"), "the user's choices"
+
+
+def test_nodes_sum_as_the_site_says_unless_the_user_chose(bench: Bench) -> None:
+    bench.effects.site = SITE.replace(between_nodes="gloo")
+    for chosen in (None, "mpi"):
+        bench.launches.change(SPEC, replace(LAUNCH, between_nodes=chosen))
+        bench.order(StartWorker(T, A, ""))
+    assert [order.between_nodes for _, order in bench.sent] == ["gloo", "mpi"]
 
 
 def test_a_trainer_whose_submission_cannot_be_read_is_held(bench: Bench, tmp_path: Path) -> None:

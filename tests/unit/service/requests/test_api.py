@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 
 from pilot.core.config import CoordinatorConfig
 from pilot.core.errors import UserError
@@ -57,6 +58,16 @@ def test_a_type_of_nodes_that_the_site_does_not_have_is_refused(tmp_path: Path) 
     api = Api(site, None, stage, view, lambda _: None, lambda _: None, Learned(None, "site"))
     with pytest.raises(UserError, match="site mixed has no type of nodes 'h100'; there are: a100, a40"):
         asyncio.run(api.submit(Submission(launch=LAUNCH, types=("a100", "h100"))))
+
+
+def test_a_way_to_sum_that_does_not_work_at_the_site_is_refused(tmp_path: Path) -> None:
+    site = Site(name="gpus", scheduler="slurm", ranks_per_node=2, node_fabric="shared-memory")
+    view = SimpleNamespace(launches=LaunchStore(RunDir(tmp_path), "pool", None), study_store=None)
+    stage = Stage(CoordinatorConfig())
+    api = Api(site, None, stage, view, lambda _: None, lambda _: None, Learned(None, "site"))
+    why = "^--between-nodes gloo: at this site node_fabric: shared-memory needs MPI between nodes, not gloo; remove it$"
+    with pytest.raises(UserError, match=why):
+        asyncio.run(api.submit(Submission(launch=replace(LAUNCH, between_nodes="gloo"))))
 
 
 def test_who_waits_for_a_past_trainer_is_told_how_it_ended(api: Api) -> None:
