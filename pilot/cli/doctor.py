@@ -34,6 +34,7 @@ from pilot.protocol.pool_status import PoolStatus
 from pilot.rundir import trainer_folder
 from pilot.rundir.rundir import RunDir, default_path
 from pilot.site.pilot_counts import Counts, check, parse
+from pilot.site.site import BetweenNodes, Site
 from pilot.site.site_files import SiteFile, load_site_file
 from pilot.submission.submission import Submission
 
@@ -53,9 +54,10 @@ def command(site: str, run_dir: Path | None, pilots: tuple[str, ...], limit_s: f
 
     Checks MPI and its fabric, the solvers, limits on tasks and files, the run directory's file system (locks,
     checkpoints, space, quota), clocks, interfaces and ports, the scheduler and its queue. Only --pilots submits jobs:
-    it then tests connections in both directions, a cold and a warm start and an allreduce over these nodes; reports
-    their GPUs, NCCL's version, and the bandwidths between host and GPU and between the processes of a node; and, on a
-    PBS queue that does not publish it, how long a job lives after TERM. Everything is removed afterwards.
+    it then tests connections in both directions, a cold and a warm start and an allreduce over these nodes, by MPI and
+    as the site's between_nodes says; reports their GPUs, NCCL's version, and the bandwidths between host and GPU and
+    between the processes of a node; and, on a PBS queue that does not publish it, how long a job lives after TERM.
+    Everything is removed afterwards.
 
     \b
     Examples:
@@ -70,7 +72,7 @@ def command(site: str, run_dir: Path | None, pilots: tuple[str, ...], limit_s: f
     found = examine(loaded, (run_dir or default_path(loaded.name)).absolute())
     if counts is not None:
         check(loaded, counts)
-        found = chain(found, try_pilots(site, counts, limit_s), try_kill_delay(site_file, limit_s))
+        found = chain(found, try_pilots(site, loaded, counts, limit_s), try_kill_delay(site_file, limit_s))
     for finding in found:
         findings.append(finding)
         if not as_json:
@@ -88,16 +90,16 @@ def _print(finding: Finding) -> None:
     show(screen, [line, *map(Text, more)])
 
 
-def try_pilots(site: str, pilots: Counts, limit_s: float) -> Iterator[Finding]:
-    """Submit ``pilots``, train across them twice, drain; yields what worked, or did not in ``limit_s``."""
+def try_pilots(named: str, site: Site, pilots: Counts, limit_s: float) -> Iterator[Finding]:
+    """Submit ``pilots`` to the site, train across them twice, drain; yields what worked, or did not in ``limit_s``."""
     with _folder() as root:
         try:
-            start(root, coordinator_command(root, site, pilots))
+            start(root, coordinator_command(root, named, pilots))
         except PilotError as error:
             yield fail("coordinator", str(error), "fix this first")
             return
         try:
-            yield from _train_twice(root, sum(pilots.values()), time.monotonic() + limit_s)
+            yield from _train_twice(root, sum(pilots.values()), time.monotonic() + limit_s, site.between_nodes)
         finally:
             pool_at(root).down()
             wait_until_gone(root, DRAIN_LIMIT_S)
@@ -122,7 +124,8 @@ def _folder() -> Iterator[Path]:
         yield Path(folder)
 
 
-def _train_twice(root: Path, pilots: int, deadline_s: float) -> Iterator[Finding]:
+def _train_twice(root: Path, pilots: int, deadline_s: float, between: BetweenNodes) -> Iterator[Finding]:
+    """Train over MPI, and then as the site's nodes sum: if only the second attempt fails, that is why."""
     status = _until(root, deadline_s, lambda s: len(s.pool) >= pilots)
     if status is None:
         seen = pool_at(root).status()
@@ -131,30 +134,33 @@ def _train_twice(root: Path, pilots: int, deadline_s: float) -> Iterator[Finding
         return
     took_s = max(node.joined_s for node in status.pool)
     yield ok("pilots", f"{pilots} started within {took_s:.1f} s, and each answers (connected in both directions)")
-    for name, what in (("cold", "cold start (torch is imported)"), ("warm", "warm start (from the fork server)")):
-        yield from _train(root, name, what, pilots, deadline_s)
+    yield from _train(root, "cold", "cold start (torch is imported)", pilots, deadline_s, "mpi")
+    yield from _train(root, "warm", "warm start (from the fork server)", pilots, deadline_s, between)
 
 
-def _train(root: Path, name: str, what: str, pilots: int, deadline_s: float) -> Iterator[Finding]:
+def _train(
+    root: Path, name: str, what: str, pilots: int, deadline_s: float, between: BetweenNodes
+) -> Iterator[Finding]:
     script = importlib.util.find_spec("pilot.doctor.node_script")
     assert script is not None and script.origin is not None
-    submitted = launch(Path(script.origin), [], sys.executable, ())
+    submitted = launch(Path(script.origin), [], sys.executable, (), between_nodes=between)
     given = Submission(name=name, min_nodes=pilots, max_nodes=pilots, launch=submitted, check=Checking.OFF)
     pool_at(root).submit(given)
     status = _until(root, deadline_s, lambda s: s.trainer(name).phase in (Phase.FINISHED, Phase.FAILED))
     row = (status or pool_at(root).status()).trainer(name)
     if row.phase is not Phase.FINISHED:
         seen = f"the test trainer is {row.phase}: {row.reason or '; '.join(row.remarks) or 'no group formed'}"
-        yield fail(
-            name, seen, "see docs/sites.md on interface and fabric; bind MPI to an interface that all nodes share"
-        )
+        remedy = "see docs/sites.md on interface and fabric; bind MPI to an interface that all nodes share"
+        if between != "mpi":
+            remedy = f"if the cold start over MPI worked, {between} does not: see docs/gpu-nodes.md on between_nodes"
+        yield fail(name, seen, remedy)
         return
     assert row.started_s is not None  # it has finished
     if name == "cold":
         yield from _nodes(root, name)
     yield ok(name, f"{what}: {row.started_s - row.submitted_s:.1f} s until {pilots} nodes trained together")
-    if name == "warm" and (step_s := row.metrics["step_s"]) is not None:
-        yield ok("allreduce", f"8 MB over {pilots} nodes: {1e3 * step_s:.1f} ms a step")
+    if (step_s := row.metrics["step_s"]) is not None:
+        yield ok("allreduce", f"8 MB over {pilots} nodes by {between}: {1e3 * step_s:.1f} ms a step ({name} start)")
 
 
 def _nodes(root: Path, trainer: str) -> Iterator[Finding]:
