@@ -167,8 +167,8 @@ sync_option = click.option(
 between_option = click.option(
     "--between-nodes",
     type=click.Choice(get_args(BetweenNodes)),
-    help="How nodes sum their gradients: over MPI, or the training processes with gloo or, on GPUs, nccl."
-    "  [default: the site's, usually mpi]",
+    help="How nodes sum their gradients: over MPI; or between training processes, by gloo (models on CPUs) or nccl (on"
+    " GPUs).  [default: the site's, usually mpi]",
 )
 
 solve_limit_option = click.option("--solve-limit-s", type=POSITIVE, default=10.0, help="Time limit per plan.")

@@ -200,10 +200,9 @@ class Site(msgspec.Struct, frozen=True, kw_only=True, metaclass=_Checked):
             yield 'nodes_per_pilot: more than 1 needs a launcher that reaches all nodes; for example launcher="srun"'
         if self.cores_per_node and self.ranks_per_node > self.cores_per_node:
             yield f"ranks_per_node: {self.ranks_per_node} is more than cores_per_node, {self.cores_per_node}"
-        if self.between_nodes != "mpi" and self.ranks_per_node > 1 and self.node_fabric == "shared-memory":
-            yield f"node_fabric: shared-memory needs MPI between nodes, not {self.between_nodes}; remove it"
-        if self.between_nodes == "nccl" and self.node_fabric == "gloo":
-            yield 'node_fabric: gloo does not work with nccl between nodes; for example node_fabric="nccl"'
+        between = self.between_nodes
+        if between != "mpi" and self.ranks_per_node > 1 and self.node_fabric not in (None, between):
+            yield f'node_fabric: {self.node_fabric} does not work with between_nodes="{between}"; remove it'
         if self.walltime_min_s > self.walltime_s:
             yield f"walltime_min: {self.walltime_min} is more than walltime {self.walltime}"
         if self.bind_address and self.bind_interface:

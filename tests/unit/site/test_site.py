@@ -41,11 +41,15 @@ def mistakes(**fields: object) -> list[str]:
         ({"between_nodes": "tcp"}, "between_nodes: expected 'mpi' or 'gloo' or 'nccl', got 'tcp'"),
         (
             {"between_nodes": "gloo", "ranks_per_node": 2, "node_fabric": "shared-memory"},
-            "node_fabric: shared-memory needs MPI between nodes, not gloo",
+            'node_fabric: shared-memory does not work with between_nodes="gloo"; remove it',
         ),
         (
-            {"between_nodes": "nccl", "node_fabric": "gloo"},
-            'node_fabric: gloo does not work with nccl between nodes; for example node_fabric="nccl"',
+            {"between_nodes": "nccl", "ranks_per_node": 2, "node_fabric": "gloo"},
+            'node_fabric: gloo does not work with between_nodes="nccl"; remove it',
+        ),
+        (
+            {"between_nodes": "gloo", "ranks_per_node": 2, "node_fabric": "nccl"},
+            'node_fabric: nccl does not work with between_nodes="gloo"; remove it',
         ),
         ({"name": "a b"}, "name: expected str matching regex"),
         *(({"interface": value}, "interface: expected str matching") for value in ("hsn0,", "hsn0, hsn1", "")),

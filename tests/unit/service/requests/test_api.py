@@ -65,7 +65,7 @@ def test_a_way_to_sum_that_does_not_work_at_the_site_is_refused(tmp_path: Path) 
     view = SimpleNamespace(launches=LaunchStore(RunDir(tmp_path), "pool", None), study_store=None)
     stage = Stage(CoordinatorConfig())
     api = Api(site, None, stage, view, lambda _: None, lambda _: None, Learned(None, "site"))
-    why = "^--between-nodes gloo: at this site node_fabric: shared-memory needs MPI between nodes, not gloo; remove it$"
+    why = '^--between-nodes gloo: at this site node_fabric: shared-memory does not work with between_nodes="gloo"; rem'
     with pytest.raises(UserError, match=why):
         asyncio.run(api.submit(Submission(launch=replace(LAUNCH, between_nodes="gloo"))))
 
