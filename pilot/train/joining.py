@@ -17,7 +17,6 @@ from pilot.train.ranks.elastic import Elastic
 from pilot.train.ranks.group import RankGroup
 from pilot.train.ranks.meters import StallTimer
 from pilot.train.ranks.saver import Saver
-from pilot.train.rounds.rounds import Rounds
 from pilot.train.state.training import Training
 
 _claimed: list[bool] = []
@@ -30,7 +29,6 @@ def group_of(
     exchanges: Exchanges,
     resized: Callable[[int], None],
     ties: NodeTies,
-    rounds: Rounds | None = None,
 ) -> RankGroup:
     """Return the group according to the agent's environment variables, see ``docs/processes.md``."""
     _claim()
@@ -46,11 +44,7 @@ def group_of(
     saver = Saver(trainer, uid, directory, keeps, link.send, lambda: training.agreed_step, training.shards)
     interval_s = float(environment["PILOT_CHECKPOINT_INTERVAL_S"])
     stall_timer = StallTimer(float(environment["PILOT_SILENT_S"]), float(environment["PILOT_PATIENCE_S"]))
-    attached = exchanges if rounds is None else rounds.exchange
-    group = Elastic(trainer, seat, link, training, attached, saver, interval_s, stall_timer, resized, ties)
-    if rounds is not None:
-        group.regroup, group.as_held = rounds.regroup, rounds.as_held
-    return group
+    return Elastic(trainer, seat, link, training, exchanges, saver, interval_s, stall_timer, resized, ties)
 
 
 def _checked(run: CheckedRun, training: Training, exchanges: Exchanges, resized: Callable[[int], None]) -> RankGroup:

@@ -21,8 +21,7 @@ from pilot.train.gradients.exchanges import Exchanges
 from pilot.train.iterations import Turns
 from pilot.train.joining import group_of
 from pilot.train.node.membership import Seat
-from pilot.train.node.node_group import NodeGroup
-from pilot.train.node.node_ties import NodeTies, node_fabric
+from pilot.train.node.node_ties import node_fabric
 from pilot.train.ranks import script_end
 from pilot.train.ranks.collectives import Collectives
 from pilot.train.ranks.group import RankGroup
@@ -34,7 +33,6 @@ from pilot.train.state.progress import END_OF_EPOCH, STOP, Sums
 from pilot.train.state.session_checks import check_count, check_scheduled
 from pilot.train.state.state_check import StateCheck
 from pilot.train.state.training import Training
-from pilot.train.steps.alarm import Alarm
 from pilot.train.steps.guards import StepGuard
 from pilot.train.steps.rollback import Rollback
 from pilot.train.steps.step import Step
@@ -87,35 +85,24 @@ class SessionLoop(LoopView):
             os.environ, self.seat, trained, sharded=sharded, in_rounds=training.outer is not None
         )
         exchanges = Exchanges(training, wire_dtype, node_group)
-        self.rounds = self._rounds(training, exchanges, ties, node_group)
-        of_all = group_of(os.environ, self.seat, training, exchanges, self._resized, ties, self.rounds)
-        self.group: RankGroup = of_all
-        if self.rounds is not None:
-            self.rounds.of_all, self.group = of_all, self.rounds
+        outer = OuterExchange(training.outer, node_group) if training.outer is not None else None
+        self.of_all = group_of(os.environ, self.seat, training, outer or exchanges, self._resized, ties)
+        self.rounds: Rounds | None = None
+        if outer is not None:
+            made: Any = self.batches_made  # a dataset's: others are refused
+            self.rounds = Rounds(self.of_all, training, outer, exchanges, self.seat, ties, made, self.metrics)
+        self.group: RankGroup = self.rounds or self.of_all
         training.shares.made = self.batches_made
-        self.collectives = Collectives(of_all, training)
+        self.collectives = Collectives(self.of_all, training)
         rollback = Rollback(training)
         self.step = Step(training, self.group, exchanges, self.guard, rollback, seed, self.metrics, ties)
         self.step.rehearsed = lambda: self._scale(self.step.member.size)
         if self.rounds is not None:
-            self.rounds.on_held = self._held
+            self.rounds.logs = self.step.logs
         self._ended: int | None = None
         self._passes = 0
         self._turns: Turns | None = None
         self._noted = self._has_looped = self._stopping = False
-
-    def _rounds(self, training: Training, inner: Exchanges, ties: NodeTies, group: NodeGroup | None) -> Rounds | None:
-        """Return the rounds of a session whose nodes synchronise seldom."""
-        if (outer := training.outer) is None:
-            return None
-        exchange, alarm = OuterExchange(outer, group), Alarm(training, ties, outer)
-        made: Any = self.batches_made  # a dataset's: others are refused
-        ours = exchange, inner, self.seat, ties
-        return Rounds(training, outer, *ours, made, alarm, self.metrics)
-
-    def _held(self, step: int) -> None:
-        for log in self.step.logs:
-            log.held(step)
 
     # --- the loop ----------------------------------------------------------------------------------------------------
 
@@ -246,8 +233,8 @@ class SessionLoop(LoopView):
 
     def _finish(self) -> None:
         for log in self.step.logs:
-            log.finished(self.group.everyone(self.group.enter()))
-        self.group.finish(self.metrics.copy)
+            log.finished(self.of_all.enter())
+        self.of_all.finish(self.metrics.copy)
 
     # --- LoopView, for the loader ------------------------------------------------------------------------------------
 
@@ -256,11 +243,10 @@ class SessionLoop(LoopView):
         if self.step.is_open:
             member, revision = self.step.member, self.step.revision
         else:
-            if self.rounds is None or not self.rounds.is_open:  # which the script may end by asking for a batch only
-                self.group.settle()
+            self.group.settle()
             member = self.group.enter()
             position, revision = self._training.position, self.group.revision
-        return position.epoch, position.cursor, member.rank, member.size, revision
+        return position.epoch, 0 if position.back else position.cursor, member.rank, member.size, revision
 
     def rehearsal(self) -> Rehearsal | None:
         return self.step.rehearsal
@@ -276,32 +262,29 @@ class SessionLoop(LoopView):
     def align(self) -> None:
         """See :class:`~pilot.train.data.training_loader.LoopView`; ends the script if the others have stopped."""
         self._expect_loop()
+        if self.rounds is not None and self.rounds.goes_on():
+            return
         self.group.settle()
         if self.rounds is not None:
-            if self.rounds.is_open:
-                return
-            self._training.position.stopped |= self.rounds.is_done
+            self._training.position.stopped |= self.rounds.steps_left() <= 0  # another node has done the last one
             self.collectives.scatter()  # a node may be in an evaluation, and the others have opened no round yet
         if self._turns is None or self._training.position.step % _TURNS_PER_CHECK < 2:
             self._training.trained.check_model()
         self.collectives.align()
         if self._training.position.stopped:
             self.collectives.leave()
-            self.group.finish(self.metrics.copy)
+            self.of_all.finish(self.metrics.copy)
             raise Released
         self.step.renew()
         if self.rounds is not None:
             self.rounds.open()
-            self.rounds.settle()  # the next group may have become ready during the exchange
+            self.rounds.goes_on()  # the next group may have become ready during the exchange
 
     def deal(self) -> list[Range] | None:
         return self.rounds.deal() if self.rounds is not None else None
 
     def nodes(self) -> int:
         return self.rounds.place().size // self.seat.size if self.rounds is not None else 1
-
-    def is_over(self, batching: Batching, cursor: int, length: int, size: int) -> bool:
-        return self.rounds.epoch_is_over() if self.rounds is not None else batching.over(cursor, length, size)
 
     def end_round(self) -> None:
         """End the open round, if there is one: the script does something that all nodes do in the same position."""
@@ -360,8 +343,8 @@ class SessionLoop(LoopView):
         self.step.end_batch()
         if was_open and not self.step.is_open:  # otherwise the script may not have reached a state taken over
             self.collectives.arrive()
-        if self.rounds is not None and self.rounds.is_open and not self.step.is_open:
-            self.rounds.settle()
+        if self.rounds is not None and not self.step.is_open:
+            self.rounds.goes_on()
 
     def end_void_batch(self) -> bool:
         """End the batch of a script that does not ask for the next one. Return whether its step was void: then the

@@ -50,7 +50,7 @@ class Session(Uncopied):
         training.identity[SEED] = str(seed)
         self._training = training
         self._loop = loop = SessionLoop(training, seed, wire_dtype)
-        self._group, self._step, self._metrics = loop.group, loop.step, loop.metrics
+        self._group, self._step, self._metrics = loop.of_all, loop.step, loop.metrics
 
     @property
     def rank(self) -> int:

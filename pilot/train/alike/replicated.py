@@ -32,9 +32,12 @@ Place = tuple[dict[str, Any], str]
 
 
 class Replicated:
-    """One rank's replicated values. ``of_shards``: the names of values that are the same only for the same shard."""
+    """One rank's replicated values. ``of_shards``: the names of values that are the same only for the same shard. With
+    rounds, only what nodes share is the same on all.
+    """
 
     def __init__(self, training: Training) -> None:
+        self._outer = training.outer
         self._named = training.trained.named
         self._tracked = training.tracked
         optimizers = training.steppers.optimizers
@@ -76,6 +79,8 @@ class Replicated:
 
     def numbers(self) -> Numbers:
         """Return the checksums by name: 1 to 65521, or ``OWN``; negative for values that change after steps."""
+        if self._outer is not None:
+            return self._outer.numbers()
         buffers = self._buffer_numbers()
         self._compare_buffers(buffers)
         values = dict(self._values())

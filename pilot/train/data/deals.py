@@ -18,7 +18,7 @@ Range = tuple[int, int]
 """Samples [start, stop), as positions in the epoch."""
 
 
-def batches(ranges: Iterable[Range], batch: int) -> list[Range]:
+def batches(ranges: Iterable[Sequence[int]], batch: int) -> list[Range]:
     """Return the batches of ``batch`` samples into which ``ranges`` are cut; a range's last one may be smaller."""
     return [(at, min(at + batch, stop)) for start, stop in ranges for at in range(start, stop, batch)]
 
@@ -35,7 +35,7 @@ def merged(ranges: Iterable[Range]) -> list[Range]:
 
 
 def dealt(
-    cursor: int, back: Sequence[Range], length: int, batch: int, nodes: int, every: int
+    cursor: int, back: Sequence[Sequence[int]], length: int, batch: int, nodes: int, every: int
 ) -> tuple[list[list[Range]], int, list[Range]]:
     """Deal a round to ``nodes``: return the batches of each node, at most ``every``, and the cursor and the ranges that
     were put back afterwards. If fewer are left than all could use, each node gets the same number, or one less.

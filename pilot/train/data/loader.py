@@ -126,7 +126,7 @@ class DatasetBatches(Batches):
         started = False
         while True:
             _, cursor, _, size, _ = self.loop.where()
-            if not self.loop.is_over(self.batching, cursor, self.length, size):
+            if not self.batching.over(cursor, self.length, size):
                 for batch in self._as_planned():
                     started = True
                     yield batch

@@ -23,7 +23,7 @@ class LoopView(Protocol):
 
     def where(self) -> tuple[int, int, int, int, int]:
         """Return (epoch, cursor, rank, size, revision) of this rank; in the middle of a step, those of its beginning.
-        The revision changes when a step is void or the group changes.
+        The cursor is 0 if samples before it were put back. The revision changes when a step is void or the group does.
         """
 
     def rehearsal(self) -> Rehearsal | None:
@@ -40,9 +40,6 @@ class LoopView(Protocol):
 
     def nodes(self) -> int:
         """Return how many nodes train by themselves, each on a part of an epoch; 1: all do each step together."""
-
-    def is_over(self, batching: Batching, cursor: int, length: int, size: int) -> bool:
-        """Return whether an epoch of ``length`` samples has no more steps for a group of ``size`` at ``cursor``."""
 
     def align(self) -> None:
         """Wait until all ranks are about to do the next step; this may change the position."""

@@ -106,12 +106,9 @@ class MembershipState:
     @property
     def ready_for(self) -> int:
         """The generation to which this worker could switch after this step; 0: none."""
-        return self.joining.generation if self.joining is not None and self.is_joining else self.parting or 0
-
-    @property
-    def is_joining(self) -> bool:
-        """Whether this worker can switch to another generation, and is to train in it."""
-        return self.joining is not None and self.joining.generation in self._ranks_here
+        if self.joining is not None and self.joining.generation in self._ranks_here:
+            return self.joining.generation
+        return self.parting or 0
 
     def startable(self) -> Membership | None:
         """Return the group to start now, without a switch, because none is in force; None if there is none."""

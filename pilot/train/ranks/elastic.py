@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 
 from pilot.comm.channel import PeerGone
 from pilot.comm.messages import Attach, Closing, Gather, Open, Quit, Select
@@ -43,17 +43,13 @@ from pilot.train.ranks.group import RankGroup
 from pilot.train.ranks.meters import PaceMeter, StallTimer
 from pilot.train.ranks.periodic import Periodic
 from pilot.train.ranks.rank_answers import RankAnswers
-from pilot.train.ranks.reporter import HeldRound, Metrics, Reporter
+from pilot.train.ranks.reporter import Metrics, Reporter
 from pilot.train.ranks.saver import Saver
 from pilot.train.ranks.script_end import Released, release_when, released
 from pilot.train.ranks.state_sharing import StateSharing
+from pilot.train.state.progress import LineageRow
 from pilot.train.state.state_transfer import NOTHING, Spreading
 from pilot.train.state.training import Training
-
-_LOOKS = 3
-"""So often a worker looks at its sockets between two inner steps: a rank process connects, and then says of which
-generation it is.
-"""
 
 
 class Elastic(RankGroup):
@@ -105,15 +101,11 @@ class Elastic(RankGroup):
             trainer, training, saver, self.next_steps, link, self._gather, answer, self._lose, ties, seat.size
         )
         self._ending_ranks: set[int] = set()
-        self.held = NOTHING
+        self.confirmed = NOTHING
         self._agreed: tuple[Membership, Words] | None = None
         self._released: Membership | None = None
         self._in_step = self._write_later = False
         self._closing = NOTHING
-        #: called when ranks have a new group, before they share a state, with the generation of the one they have
-        self.regroup: Callable[[Membership, int], None] = lambda _group, _held: None
-        #: makes the state that of the last round which is held, while it is saved
-        self.as_held: Callable[[], AbstractContextManager[None]] = nullcontext
 
     def enter(self) -> Membership:
         """Return the group in force, after waiting for one; after the end return the last one."""
@@ -181,20 +173,21 @@ class Elastic(RankGroup):
         return True
 
     def applied(self, words: Words, share: StepShare, metrics: Metrics) -> None:
-        """Report an applied step."""
-        group, position = self._group, self._training.position
-        assert group is not None
-        self._reporter.stepped(group, position.epoch, share, metrics)
-        self._agreed = group, words
+        """Report an applied step. In a round the group may be gone by then, and others have no part in the step."""
+        group, in_rounds = self._group, self._training.outer is not None
+        if group is None:
+            assert in_rounds
+            return
+        self._reporter.stepped(group, self._training.position.epoch, share, metrics)
         if group.size > 1:
-            self._own_time(share)
-
-    def _own_time(self, share: StepShare) -> None:
-        """Measure how long this rank computed for the step, and report that now and then."""
-        pace = self._pace.applied(time.monotonic(), self._stall_timer.ended_s, share.samples)
-        self.own_s = self._pace.last_s
-        if pace is not None and self._seat.rank == 0:  # within a node processes wait for each other's computations
-            self._link.send(pace)
+            pace = self._pace.applied(time.monotonic(), self._stall_timer.ended_s, share.samples)
+            self.own_s = self._pace.last_s
+            if pace is not None and self._seat.rank == 0:  # within a node processes wait for each other's computations
+                self._link.send(pace)
+        if in_rounds:
+            self._pace.begins(time.monotonic(), self._stall_timer.ended_s)
+        else:
+            self._agreed = group, words
 
     def settle(self) -> None:
         """Pause or switch if the step's words agreed on that, and save if it is due: the safe point after a step."""
@@ -234,31 +227,24 @@ class Elastic(RankGroup):
             group = self._expect_group()
             self._link.channel(group.generation).send(Open(number, ends))
 
-    def stepped_alone(self, share: StepShare, metrics: Metrics) -> None:
-        group = self._group
-        if group is not None:
-            self._reporter.stepped_alone(group, share, metrics)
-            self._own_time(share)
-            self._pace.begins(time.monotonic(), self._stall_timer.ended_s)
-
     @property
     def is_lost(self) -> bool:
         return self._group is None
 
     def is_asked(self, number: int) -> bool:
-        for _ in range(_LOOKS):
+        for _ in range(3):  # a rank process connects, and then says of which generation it is
             self._attend(0.0)
         if self._group is not None:
-            asked = self._membership.is_joining or self._membership.pause_asked or self._write_later
-            return asked or self._closing >= number
+            joins = self._membership.joining is not None and self._membership.ready_for > 0
+            return joins or self._membership.pause_asked or self._write_later or self._closing >= number
         if self._write_later:
             self._leave_step()
         return self._membership.startable() is not None
 
-    def held_round(self, words: Words, held: HeldRound, metrics: Metrics) -> None:
+    def held(self, words: Words, rows: Sequence[LineageRow], seconds: float, metrics: Metrics) -> None:
         group = self._group
         assert group is not None
-        self._reporter.held(group, held, metrics)
+        self._reporter.held(group, rows, seconds, metrics)
         self._agreed = group, words
 
     def hand_over(self, giver: int, takers: Sequence[int]) -> None:
@@ -368,15 +354,14 @@ class Elastic(RankGroup):
         try:
             group = self._ties.together(lambda: self._begin(generation))
             self._in_force.started = group
-            self.regroup(group, self.held)
-            resumed, self.newcomers = self._sharing.share(group, self.held)
+            self.regroup(group)
+            resumed, self.newcomers = self._sharing.share(group, self.confirmed)
             self.next_steps.group_begins(resumes=bool(resumed))
         except PeerGone:
             self._lose(generation)
             self._in_force.started = None
             return
-        self.held = generation
-        self._in_force.started = group
+        self.confirmed = generation
         self._resized(group.size)
         self._reporter.started(group, resumed)
         self._pace.idle()
@@ -442,11 +427,8 @@ class Elastic(RankGroup):
 
     def _write(self, *, asked: bool) -> None:
         with self.as_held():
-            self._write_held(asked=asked)
-
-    def _write_held(self, *, asked: bool) -> None:
-        self._periodic.begun()
-        generation, step, state = max(self.held, 0), self._training.position.step, self._training.encoded()
-        self.next_steps.saved(generation)
-        part = (self._seat.rank, self._training.shared()) if self._training.shards > 1 else None
-        self._saver.write(generation, step, state, asked=asked, part=part)
+            self._periodic.begun()
+            generation, step, state = max(self.confirmed, 0), self._training.position.step, self._training.encoded()
+            self.next_steps.saved(generation)
+            part = (self._seat.rank, self._training.shared()) if self._training.shards > 1 else None
+            self._saver.write(generation, step, state, asked=asked, part=part)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -12,8 +13,8 @@ from pilot.train.alike.next_step import Keep, NextSteps, discard
 from pilot.train.data.sampler import StepShare
 from pilot.train.gradients.step_words import Words
 from pilot.train.node.membership import Membership
-from pilot.train.ranks.reporter import HeldRound, Metrics
-from pilot.train.state.progress import Position
+from pilot.train.ranks.reporter import Metrics
+from pilot.train.state.progress import LineageRow
 from pilot.train.state.shares import MOST_TIMED
 from pilot.train.state.training import Training
 
@@ -26,7 +27,7 @@ class RankGroup:
 
     ``revision`` changes when the group does, and when a step is void; ``newcomers``: the group's newcomers when it
     began; ``next_steps``: compares the steps after checkpoints; ``own_s``: how long this rank computed for the step
-    before, 0: unknown; ``held``: the generation in which its state was last confirmed.
+    before, 0: unknown; ``confirmed``: the generation in which its state last was.
 
     Parameters
     ----------
@@ -38,12 +39,16 @@ class RankGroup:
     revision = 0
     newcomers = Newcomers()
     own_s = 0.0
-    held = 0
+    confirmed = 0
 
     def __init__(self, training: Training, resized: Callable[[int], None], keep: Keep = discard) -> None:
         self.next_steps = NextSteps(training, keep)
         self._resized = resized
         self._entered = False
+        #: called when ranks have a new group, before they share a state
+        self.regroup: Callable[[Membership], None] = lambda _group: None
+        #: makes the state that of the last round which is held, while it is saved
+        self.as_held: Callable[[], AbstractContextManager[None]] = nullcontext
 
     @property
     def is_over(self) -> bool:
@@ -60,10 +65,6 @@ class RankGroup:
     def everyone(self, member: Membership) -> Membership:
         """Return a step's ``member`` as a place among the ranks of all nodes; in rounds a step is of one node."""
         return member
-
-    def seed_of(self, position: Position, share: StepShare) -> int:  # noqa: ARG002  # for overrides
-        """Return the number from which the ranks' random numbers in a step follow."""
-        return position.step
 
     def attach(self) -> None:
         """Use the session's new exchanges from now on; called on all ranks, between two steps."""
@@ -112,9 +113,6 @@ class RankGroup:
         for rounds only (:mod:`pilot.train.rounds.rounds`).
         """
 
-    def stepped_alone(self, share: StepShare, metrics: Metrics) -> None:
-        """Report an inner step."""
-
     def is_asked(self, number: int) -> bool:  # noqa: ARG002  # for overrides
         """Return whether round ``number`` is to be closed: other nodes have closed it, or the group is to change, to
         pause or to save. Called between inner steps.
@@ -126,8 +124,8 @@ class RankGroup:
         """Whether the group is gone, and no other has begun."""
         return False
 
-    def held_round(self, words: Words, held: HeldRound, metrics: Metrics) -> None:
-        """Report that a round is held; ``words`` are its sums."""
+    def held(self, words: Words, rows: Sequence[LineageRow], seconds: float, metrics: Metrics) -> None:
+        """Report that a round is held, which took ``seconds`` and committed ``rows``; ``words`` are its sums."""
 
     def hand_over(self, giver: int, takers: Sequence[int]) -> None:
         """Give the state of rank ``giver`` to ``takers``; called on all ranks. Raises like :meth:`gather`."""

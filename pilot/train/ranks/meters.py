@@ -20,7 +20,8 @@ PERIOD_STEPS = 3
 
 
 class StepMeter:
-    """Measures the rate within a generation, and the stall between two generations.
+    """Measures the rate within a generation, and the stall between two generations. In rounds stalls are those between
+    inner steps, which have no samples of the group's, and rates are those of whole rounds.
 
     ``stall_s`` is the time from a rank's last step before to its first step after the last regroup, minus the median
     step time before; None until there is a step on both sides.
@@ -28,6 +29,7 @@ class StepMeter:
 
     def __init__(self) -> None:
         self._steps: deque[tuple[float, int]] = deque(maxlen=WINDOW)
+        self._rounds: deque[float] = deque(maxlen=ROUNDS)
         self._last_s: float | None = None
         self._before_s = 0.0
         self._regrouping = False
@@ -38,10 +40,11 @@ class StepMeter:
         if self._steps:
             self._before_s = median(seconds for seconds, _ in self._steps)
         self._steps.clear()
+        self._rounds.clear()
         self._regrouping = True
 
     def stepped(self, now_s: float, samples: int) -> None:
-        """Note the end of a step of ``samples`` samples (of all ranks)."""
+        """Note the end of a step of ``samples`` samples (of all ranks; 0: an inner step)."""
         if self._last_s is not None and self._regrouping:
             self.stall_s = max(0.0, now_s - self._last_s - self._before_s)
         elif self._last_s is not None:
@@ -49,8 +52,9 @@ class StepMeter:
         self._regrouping = False
         self._last_s = now_s
 
-    def held(self, trained_s: float, exchange_s: float, samples: int, part: float) -> None:
-        """Note a round; see :class:`RoundMeter`."""
+    def held(self, samples: int, seconds: float) -> None:
+        """Note a round of this generation, with ``samples`` of all ranks."""
+        self._rounds.append(samples / seconds)
 
     def rested(self, seconds: float) -> None:
         """Exclude ``seconds`` that the script spent without steps for its own reasons (such as an evaluation)."""
@@ -58,30 +62,10 @@ class StepMeter:
             self._last_s += seconds
 
     def samples_per_s(self) -> float | None:
-        """Return the median rate of the last steps of this generation; None before there are any."""
-        rates = [samples / seconds for seconds, samples in self._steps if seconds > 0]
+        """Return the median rate of the last steps or rounds of this generation; None before there are any."""
+        steps = [samples / seconds for seconds, samples in self._steps if samples and seconds > 0]
+        rates = [*self._rounds] or steps
         return median(rates) if rates else None
-
-
-class RoundMeter(StepMeter):
-    """The same for a group that trains in rounds: stalls are those between inner steps, rates those of whole rounds."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._rates: deque[float] = deque(maxlen=ROUNDS)
-
-    def regrouped(self) -> None:
-        super().regrouped()
-        self._rates.clear()
-
-    def held(self, trained_s: float, exchange_s: float, samples: int, part: float) -> None:
-        """Note a round of this generation, with ``samples`` of all ranks, of which ``part`` was done before it ended.
-        As much of the exchange is counted: to end a round early, for a newcomer say, is a cost of that change.
-        """
-        self._rates.append(samples / max(trained_s + exchange_s * part, 1e-9))
-
-    def samples_per_s(self) -> float | None:
-        return median(self._rates) if self._rates else None
 
 
 class PaceMeter:

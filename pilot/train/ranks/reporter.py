@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 
 import psutil
 
@@ -15,7 +15,7 @@ from pilot.submission import loaded_code
 from pilot.train.data.sampler import StepShare
 from pilot.train.node.membership import Membership
 from pilot.train.ranks import script_end
-from pilot.train.ranks.meters import RoundMeter, StallTimer, StepMeter
+from pilot.train.ranks.meters import StallTimer, StepMeter
 from pilot.train.script import imported
 from pilot.train.state import identity
 from pilot.train.state.progress import Lineage, LineageRow
@@ -38,19 +38,6 @@ ROWS_PER_FRAME = 10_000
 Metrics = Callable[[], dict[str, float]]
 
 
-@dataclass(frozen=True, slots=True)
-class HeldRound:
-    """A round of seldom-synchronised training that is held: it committed ``rows``, of so many ``samples``. Its inner
-    steps took ``trained_s`` and its exchange ``exchange_s``; the fastest node used this ``part`` of its deal.
-    """
-
-    rows: Sequence[LineageRow]
-    samples: int
-    trained_s: float
-    exchange_s: float
-    part: float
-
-
 class Reporter:
     """The reports of one rank, to the agent by ``send``. Each rank reports its own state; only the leader, rank 0,
     reports progress. Any rank may become the leader.
@@ -60,7 +47,7 @@ class Reporter:
         self._trainer = trainer
         self._training = training
         self._send = send
-        self.meter = StepMeter() if training.outer is None else RoundMeter()
+        self.meter = StepMeter()
         self._unreported = Lineage()
         self._due_s = 0.0
         self._reporting = Allowance(REPORTS_PER_S, REPORTS_AT_ONCE, time.monotonic())
@@ -122,28 +109,27 @@ class Reporter:
             self._send(wire.GroupFormed(*formed))
 
     def stepped(self, group: Membership, epoch: int, share: StepShare, metrics: Metrics) -> None:
-        """Note that a step was applied, and report it when it is time."""
-        self.meter.stepped(time.monotonic(), share.total)
-        if group.rank == 0:
+        """Note that a step was applied, and report it when it is time. The samples of a round's inner steps follow at
+        its end.
+        """
+        in_rounds = self._training.outer is not None
+        self.meter.stepped(time.monotonic(), 0 if in_rounds else share.total)
+        if group.rank != 0:
+            return
+        if not in_rounds:
             step = self._training.position.step - 1
             self._unreported.add(group.generation, epoch, step, share.cursor, share.cursor_end)
-            self._report_if_due(group, metrics)
+        self._report_if_due(group, metrics)
 
-    def stepped_alone(self, group: Membership, share: StepShare, metrics: Metrics) -> None:
-        """Note an inner step of a round, and report it when it is time."""
-        self.meter.stepped(time.monotonic(), share.total)
-        if group.rank == 0:
-            self._report_if_due(group, metrics)
-
-    def held(self, group: Membership, held: HeldRound, metrics: Metrics) -> None:
-        """Report that a round is held, unless it had no inner steps."""
-        if not held.samples:
+    def held(self, group: Membership, rows: Sequence[LineageRow], seconds: float, metrics: Metrics) -> None:
+        """Report that a round is held, see :meth:`RankGroup.held <pilot.train.ranks.group.RankGroup.held>`."""
+        if not rows:
             return
-        self.meter.held(held.trained_s, held.exchange_s, held.samples, held.part)
+        self.meter.held(sum(row.cursor_end - row.cursor for row in rows), seconds)
         if group.rank == 0:
-            for row in held.rows:
+            for row in rows:
                 self._unreported.append(row)
-            if held.trained_s + held.exchange_s > PERIOD_S:  # shorter rounds share messages
+            if seconds > PERIOD_S:  # shorter rounds share messages
                 self._due_s = 0.0
             self._report_if_due(group, metrics)
 

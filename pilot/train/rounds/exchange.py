@@ -4,8 +4,6 @@ nodes like the gradients of a step, with the same control words.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from pilot.comm.channel import PeerGone
 from pilot.train.gradients.exchange import Exchange
 from pilot.train.gradients.exchanges import Exchanges
@@ -21,33 +19,31 @@ class OuterExchange(Exchanges):
     """
 
     def __init__(self, outer: Outer, group: NodeGroup | None) -> None:
-        self._outer, self._group = outer, group
-        self.each = self._made()
+        self.outer, self._group = outer, group
+        self.each = []
+        self.renew()
 
     def renew(self) -> bool:
         """Exchange what is trained and tracked now."""
         for exchange in self.each:
             exchange.close()
-        self._outer.renew()
-        self.each = self._made()
+        self.outer.renew()
+        wire = self.outer.settings.wire
+        self.each = [Exchange(self.outer.values, None if wire == "float32" else wire, group=self._group)]
         return True
 
-    def _made(self) -> list[Exchange]:
-        wire = self._outer.settings.wire
-        return [Exchange(self._outer.values, None if wire == "float32" else wire, group=self._group)]
-
-    def sum(self, group: RankGroup, ranks: int, weight: float, words: Callable[[], Words]) -> Words:
+    def sum(self, group: RankGroup, ranks: int, weight: float, words: Words) -> Words:
         """Sum the changes over the ``ranks`` of ``group``, this one's with ``weight`` (0: they do not count), and leave
-        the sums in the values' ``grad``. Return the summed words; :class:`PeerGone` if the group broke.
+        the sums in the values' ``grad``. Return the summed ``words``; :class:`PeerGone` if the group broke.
         """
         exchange = self.each[0]
         exchange.drop_gradients()
         exchange.begin(group.ring, alone=ranks == 1)
         exchange.begin_batch(weight, last=True)
         if weight:
-            self._outer.contribute()
+            self.outer.contribute()
         exchange.flush()
-        exchange.finish(words())
+        exchange.finish(words)
         if not group.summed():
             exchange.idle()
             raise PeerGone

@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.optim.sgd import sgd
 
 from pilot.checkpoint import checksums
 from pilot.checkpoint.tree import copied
@@ -33,7 +32,6 @@ class Outer:
     """The shared values of one session.
 
     ``values``: a tensor for each, whose ``grad`` is what is summed over the nodes: its change in the round.
-    ``of_shards`` is always empty, because sharded models are refused.
 
     Parameters
     ----------
@@ -42,8 +40,6 @@ class Outer:
     trained : the parameters
     steppers : the inner optimizers, which stay as they are
     """
-
-    of_shards: frozenset[str] = frozenset()
 
     def __init__(
         self, settings: DiLoCo, model: nn.Module, tracked: dict[str, Any], trained: TrainedSet, steppers: Steppers
@@ -101,21 +97,15 @@ class Outer:
     @torch.no_grad()
     def step(self) -> None:
         """Apply the mean changes in ``grad`` (None: nothing changed anywhere), and give the result to the script."""
-        stepped = {name: one.grad for name, one in self._shared.items() if one.grad is not None}
-        momentum = [self._momentum.get(name) for name in stepped]
-        sgd(  # the function, because steps of other optimizers are refused
-            [self._shared[name] for name in stepped],
-            [*stepped.values()],
-            momentum,
-            weight_decay=0.0,
-            momentum=self.settings.momentum,
-            lr=self.settings.outer_lr,
-            dampening=0.0,
-            nesterov=self.settings.nesterov and self.settings.momentum > 0,
-            maximize=True,
-        )
-        self._momentum |= {name: its for name, its in zip(stepped, momentum, strict=True) if its is not None}
+        rate, momentum = self.settings.outer_lr, self.settings.momentum
         for name, parameter in self._parameters.items():
+            if (change := self._shared[name].grad) is not None:
+                if momentum:
+                    before = self._momentum.get(name)
+                    speed = change.clone() if before is None else before.mul_(momentum).add_(change)
+                    self._momentum[name] = speed
+                    change = change.add(speed, alpha=momentum) if self.settings.nesterov else speed
+                self._shared[name].add_(change, alpha=rate)
             parameter.copy_(self._shared[name])
         for name, (held, key) in self._places.items():
             if (change := self._changes[name].grad) is not None:
@@ -164,9 +154,6 @@ class Outer:
     def in_node(self) -> int:
         """Return a checksum of the parameters as they are now, which is the same on all processes of a node."""
         return combined(checksums.of_tensors([one.detach() for one in self._parameters.values()]), checksums.MODULUS)
-
-    def are_own(self, names: set[str]) -> None:
-        """Do nothing: no shared value is each rank's own."""
 
     def _averaged(self) -> Iterator[tuple[str, Place]]:
         """Yield the buffers of the model, and all tensors of tracked modules, with their places, each once."""

@@ -19,7 +19,6 @@ from pilot.train.node.membership import Membership, agreed
 from pilot.train.node.node_ties import NodeTies, combined
 from pilot.train.ranks.group import RankGroup
 from pilot.train.state.block import gather_values
-from pilot.train.state.outer import Outer
 from pilot.train.state.training import Training
 
 EVERY_STEPS = 100
@@ -32,16 +31,13 @@ _Report = tuple[int, Numbers]
 
 
 class Alarm:
-    """One rank's alarm. ``replicated``: the values that are the same on all ranks if these synchronise in every step;
-    ``compared``: those that are compared, if they do not; ``ties``: to the other processes of the node.
-    """
+    """One rank's alarm. ``replicated``: the compared values; ``ties``: to the other processes of the node."""
 
-    def __init__(self, training: Training, ties: NodeTies, compared: Outer | None = None) -> None:
+    def __init__(self, training: Training, ties: NodeTies) -> None:
         self._training = training
         self._ties = ties
         self._shards = training.shards
         self.replicated = Replicated(training)
-        self._values: Replicated | Outer = compared or self.replicated
         self._numbers: Numbers = {}
         self._generation: int | None = None
 
@@ -51,13 +47,11 @@ class Alarm:
         by the script's own counter), and in the last step of the training, so that no difference stays unnoticed.
         """
         is_new, self._generation = group.generation != self._generation, group.generation
-        in_rounds = self._training.outer is not None
-        if group.size == 1 and not in_rounds:
+        if group.size == 1:
             self._training.agreed_step = step
-        alone = group.size == 1 or (in_rounds and self._values is self.replicated)  # nodes are compared at rounds' ends
-        if alone or not (is_new or is_last or step % EVERY_STEPS == 0 or step in FIRST_STEPS):
+        if group.size == 1 or not (is_new or is_last or step % EVERY_STEPS == 0 or step in FIRST_STEPS):
             return 0
-        self._numbers = self._values.numbers()
+        self._numbers = self.replicated.numbers()
         number = combined([*map(abs, self._numbers.values())], MODULUS)
         return 1 + (number if self._shards == 1 else self._of_node(number))
 
@@ -65,7 +59,7 @@ class Alarm:
         """Return one number for the checksums of the node's processes, because nodes are compared shard by shard. If
         values that are not sharded differ within the node, each process returns another number.
         """
-        of_shards = self._values.of_shards
+        of_shards = self.replicated.of_shards
         unsharded = combined([abs(one) for name, one in self._numbers.items() if name not in of_shards], MODULUS)
         words = self._ties.exchange(number * MODULUS + unsharded)
         alike = len({word % MODULUS for word in words}) == 1
@@ -91,7 +85,7 @@ class Alarm:
         since = min(agreed_step for agreed_step, _ in reports)
         own, differing = self._compared(tables := [numbers for _, numbers in reports])
         own |= {name for name in self._numbers if all(numbers.get(name, 1) < 0 for numbers in tables)}
-        self._values.are_own(own)
+        self.replicated.are_own(own)
         if differing:
             others = f" (and {len(differing) - 1} more)" if len(differing) > 1 else ""
             when = f"a step between {since} and {step}" if since < step else f"step {step}"
@@ -110,7 +104,7 @@ class Alarm:
         return own, [name for name, column in columns.items() if name not in own and self._differ(name, column)]
 
     def _differ(self, name: str, column: Sequence[int | None]) -> bool:
-        shards = self._shards if name in self._values.of_shards else 1
+        shards = self._shards if name in self.replicated.of_shards else 1
         values = [number and abs(number) for number in column]
         has_changed = any(number is not None and number > 0 for number in column)
         return has_changed and any(len(set(values[shard::shards])) > 1 for shard in range(shards))

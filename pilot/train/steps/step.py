@@ -158,7 +158,9 @@ class Step:
                 self._rollback.repeats(0)
         group, rehearsal = self.member, self.rehearsal if counts else None
         # Per micro-batch, so that the loading of samples does not affect the model's random numbers.
-        number = self._group.seed_of(self._training.position, share)
+        position = self._training.position
+        # In rounds nodes do the same number of steps, with other samples.
+        number = position.step if self._training.outer is None else mix(position.epoch, share.cursor)
         rng.seed_all(mix(self._seed, number, self._draws_as, *([batch] if batch else [])))
         self._share, self._batch, self._stepped, self._counted = share, batch, False, None
         self._guard.passing = True

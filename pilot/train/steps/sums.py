@@ -53,7 +53,8 @@ class StepSums:
         """Replace the gradients of ``steppers`` by their sums, and return the summed words; None: the group broke."""
         position = self.training.position
         is_last = self.is_last(share, member.size)
-        checksum = 0 if position.phase else self.alarm.checksum(position.step, member, is_last=is_last)
+        compares = not position.phase and self.training.outer is None  # rounds are compared at their ends
+        checksum = self.alarm.checksum(position.step, member, is_last=is_last) if compares else 0
         words: Words | None = None
         for stepper in steppers:
             words = self._sum_of(stepper, loss, checksum, share)

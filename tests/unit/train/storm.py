@@ -180,7 +180,6 @@ def group_of(
     exchanges: Exchanges,
     resized: Callable[[int], None],
     _ties: object,
-    _rounds: None = None,
 ) -> Rank:
     """For a session in a rank's thread; see :func:`pilot.train.joining.group_of`."""
     return Rank(_here.world, training, exchanges, resized)

@@ -6,7 +6,7 @@ import pytest
 
 from pilot.protocol.wire import RankStepTimes, StepTimes
 from pilot.train.ranks import meters
-from pilot.train.ranks.meters import PERIOD_S, PERIOD_STEPS, PaceMeter, RoundMeter, StallTimer, StepMeter
+from pilot.train.ranks.meters import PERIOD_S, PERIOD_STEPS, PaceMeter, StallTimer, StepMeter
 from pilot.train.state.shares import Shares
 
 
@@ -42,30 +42,29 @@ def test_the_stall_is_the_gap_less_the_median_step_before() -> None:
     assert meter.samples_per_s() == 10.0
 
 
-def test_the_rate_of_rounds_is_known_after_the_first_and_has_its_part_of_the_exchange() -> None:
-    meter = RoundMeter()
+def test_the_rate_of_rounds_is_known_after_the_first() -> None:
+    meter = StepMeter()
     meter.regrouped()
-    meter.stepped(1.0, 10)
-    assert meter.samples_per_s() is None
-    meter.held(10.0, 3.0, 400, 1.0)
+    for now_s in (1.0, 2.0, 3.0):
+        meter.stepped(now_s, 0)
+    assert meter.samples_per_s() is None, "inner steps are each node's own"
+    meter.held(400, 13.0)
     assert meter.samples_per_s() == pytest.approx(400 / 13)
-    meter.held(1.0, 3.0, 40, 0.1)
-    assert meter.samples_per_s() == pytest.approx(400 / 13), "a round that ends early is no slower"
     for _ in range(5):
-        meter.held(10.0, 2.0, 400, 1.0)
+        meter.held(400, 12.0)
     assert meter.samples_per_s() == pytest.approx(400 / 12), "the last five count"
     meter.regrouped()
     assert meter.samples_per_s() is None
 
 
 def test_in_rounds_the_stall_is_that_between_two_inner_steps() -> None:
-    meter = RoundMeter()
+    meter = StepMeter()
     meter.regrouped()
     for now_s in (1.0, 2.0, 3.0, 4.0, 7.0, 8.0):  # an exchange takes 2 s
-        meter.stepped(now_s, 10)
-    meter.held(4.0, 2.0, 160, 0.4)
+        meter.stepped(now_s, 0)
+    meter.held(160, 4.8)
     meter.regrouped()
-    meter.stepped(13.5, 10)
+    meter.stepped(13.5, 0)
     assert meter.stall_s == pytest.approx(4.5), "the exchange and the state, not what is left of the round"
 
 

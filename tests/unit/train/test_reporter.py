@@ -11,7 +11,7 @@ from pilot.submission.seldom import DiLoCo
 from pilot.train import ranks
 from pilot.train.data.sampler import StepShare
 from pilot.train.node.membership import Membership
-from pilot.train.ranks.reporter import PERIOD_S, REPEATED_REPORTS, REPORTS_AT_ONCE, HeldRound, Reporter
+from pilot.train.ranks.reporter import PERIOD_S, REPEATED_REPORTS, REPORTS_AT_ONCE, Reporter
 from pilot.train.ranks.script_end import script_failed
 from pilot.train.state.progress import LineageRow, MetricReports
 from pilot.train.state.stepper import LearningRate
@@ -73,12 +73,12 @@ def test_rounds_and_their_inner_steps_are_reported_once_a_second_and_long_rounds
     for number in range(9):
         for _ in range(2):
             training.position.step += 1
-            reporter.stepped_alone(leader, StepShare(0, 1, 1, ((0, 1),)), dict)
+            reporter.stepped(leader, 0, StepShare(0, 1, 1, ((0, 1),)), dict)
         row = LineageRow(1, 0, 2 * number, 2 * number + 2, 6 * number, 6 * number + 6)
-        reporter.held(leader, HeldRound([row], 6, trained_s, 0.25, 1.0), dict)
+        reporter.held(leader, [row], trained_s, dict)
     reporter.catch_up()
     progress = [message for message in sent if isinstance(message, wire.Progress)]
     held = [2 * number + 2 for number in range(9)] if trained_s > PERIOD_S else [18]
     assert [message.step for message in progress] == [1, *held]
-    assert [message.samples_per_s for message in progress] == [None] + [6 / (trained_s + 0.25)] * len(held)
+    assert [message.samples_per_s for message in progress] == [None] + [6 / trained_s] * len(held)
     assert [row[4] for message in progress for row in message.ledger] == [6 * number for number in range(9)]
