@@ -1,11 +1,12 @@
 """Nodes of two ranks each: plain models by shared memory and by gloo, and sharded ones, on one and two nodes, against
-PyTorch's DDP and FSDP (on two nodes HSDP) over gloo with as many ranks. All on the CPUs of one machine, so it says
-nothing about NCCL's speed.
+PyTorch's DDP and FSDP (on two nodes HSDP) over gloo with as many ranks. Two nodes sum through their rank processes, or
+by gloo (*gloo between*). All on the CPUs of one machine, so it says nothing about NCCL's speed.
 
 Each way is up at the same time as its peer, and they take turns (:mod:`benchmarks.turns`); a block's time is the median
 of its steps, a ratio the median over the blocks. The bytes between nodes are the kernel's counts for the rank
-processes' sockets during the blocks. Memory is a process's growth from before it made its model to after the last
-block, without freed memory. ``--checkpoint`` compares checkpoints as well (:mod:`benchmarks.node_checkpoint`).
+processes' sockets during the blocks; for *gloo between* there is no count. Memory is a process's growth from before it
+made its model to after the last block, without freed memory. ``--checkpoint`` compares checkpoints as well
+(:mod:`benchmarks.node_checkpoint`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -38,11 +40,13 @@ STEPS = {"1M": 20, "25M": 4, "100M": 2}
 """Steps per block."""
 ROUNDS = 5
 WAYS = {
-    "plain, shared memory": ("plain", "shared-memory", "ddp"),
-    "plain, gloo": ("plain", "gloo", "ddp"),
-    "sharded": ("sharded", "gloo", "hsdp"),
+    "plain, shared memory": ("plain", "shared-memory", "mpi", "ddp"),
+    "plain, gloo": ("plain", "gloo", "mpi", "ddp"),
+    "sharded": ("sharded", "gloo", "mpi", "hsdp"),
+    "plain, gloo between": ("plain", "gloo", "gloo", "ddp"),
+    "sharded, gloo between": ("sharded", "gloo", "gloo", "hsdp"),
 }
-"""Name → kind, fabric within the node, and the peer's kind."""
+"""Name → kind, fabric within the node and between nodes, and the peer's kind."""
 _WARM_UP_STEPS = 1
 _DEADLINE_S = 300.0
 _LOOK_S = 0.005
@@ -54,17 +58,19 @@ Result = dict[str, Any]
 
 
 @contextmanager
-def ours(kind: str, fabric: str, nodes: int, arguments: list[str]) -> Iterator[tuple[Turns, list[Node]]]:
+def ours(kind: str, fabric: str, between: str, nodes: int, given: list[str]) -> Iterator[tuple[Turns, list[Node]]]:
     """A way to train with a session."""
-    with tempfile.TemporaryDirectory() as name:
-        command = ["--kind", kind, "--folder", name, *arguments]
-        with plane(Path(name), SCRIPT, *command, ranks_per_node=PER_NODE, node_fabric=fabric) as cluster:
-            members = cluster.start(nodes * PER_NODE)
-            cluster.form(members, wait=False)
-            wait = lambda done: cluster.wait(done, "a block of steps", _DEADLINE_S)  # noqa: E731  # it is passed on
-            yield Turns(Path(name), len(members), wait), members[::PER_NODE]
-            cluster.wait_finished()
-            cluster.stop()
+    options = {"ranks_per_node": PER_NODE, "node_fabric": fabric, "between_nodes": between}
+    with (
+        tempfile.TemporaryDirectory() as name,
+        plane(Path(name), SCRIPT, "--kind", kind, "--folder", name, *given, **options) as cluster,
+    ):
+        members = cluster.start(nodes * PER_NODE)
+        cluster.form(members, wait=False)
+        wait = lambda done: cluster.wait(done, "a block of steps", _DEADLINE_S)  # noqa: E731  # it is passed on
+        yield Turns(Path(name), len(members), wait), members[::PER_NODE]
+        cluster.wait_finished()
+        cluster.stop()
 
 
 @contextmanager
@@ -92,10 +98,10 @@ def theirs(kind: str, nodes: int, arguments: list[str]) -> Iterator[Turns]:
 
 def compare(way: str, subject: str, nodes: int, rounds: int) -> Result:
     """One way and its peer: times, bytes sent, and memory held."""
-    kind, fabric, peer = WAYS[way]
+    kind, fabric, between, peer = WAYS[way]
     arguments = ["--subject", subject, "--nodes", str(nodes), "--steps", str(STEPS[subject])]
     arguments += ["--blocks", str(1 + rounds)]
-    with ours(kind, fabric, nodes, arguments) as (us, leaders), theirs(peer, nodes, arguments) as them:
+    with ours(kind, fabric, between, nodes, arguments) as (us, leaders), theirs(peer, nodes, arguments) as them:
         ways = {"pilot": us, peer: them}
         for turns in ways.values():
             turns.run()
@@ -110,7 +116,7 @@ def compare(way: str, subject: str, nodes: int, rounds: int) -> Result:
     for name, ranks in blocks[-1].items():
         held = max(rank["memory_bytes"] for rank in ranks)
         result[f"{name}_memory_relative_to_the_whole_state"] = held / (_STATE_BYTES * numbers)
-    if nodes > 1:
+    if nodes > 1 and between == "mpi":
         least = 2 * (nodes - 1) / nodes * 4 * numbers
         result["sent_relative_to_the_least"] = max(sent) / (rounds * STEPS[subject]) / least
     return result
@@ -139,7 +145,9 @@ def main() -> None:
         if arguments.checkpoint:
             results[f"{subject}, checkpoint"] = found = node_checkpoint.compare(subject)
             node_checkpoint.show(subject, found)
-        for nodes, way in [(nodes, way) for nodes in arguments.nodes for way in arguments.ways]:
+        for nodes, way in product(arguments.nodes, arguments.ways):
+            if nodes == 1 and WAYS[way][2] != "mpi":
+                continue  # a node that is alone sums with nobody
             name = f"{subject}, {nodes} node(s), {way}"
             results[name] = found = compare(way, subject, nodes, arguments.rounds)
             print(f"{name}: {_in_short(found)}", flush=True)

@@ -3,8 +3,9 @@ node, which sum in its shared memory (gloo cannot).
 
 Both train in the same two processes, in turns, so that a ratio compares what ran in the same minute. A step's time
 includes the loader's; a round's time is the median of its steps; the ratio is the median over the rounds. DDP runs as
-it is by default and with ``gradient_as_bucket_view=True``; the better one counts. ``--busy`` adds that many processes
-that compute all the time: one per core resembles a shared node.
+it is by default and with ``gradient_as_bucket_view=True``; the better one counts. A rank process's CPU time counts in
+pilot's rounds only. ``--between`` chooses how pilot sums between the nodes; ``--busy`` adds that many processes that
+compute all the time: one per core resembles a shared node.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 import psutil
 
+from benchmarks.steady_state_script import rank_process
 from pilot.agent import fork_server
 from pilot.protocol import wire
 from tests.integration.plane import Node, plane
@@ -39,25 +42,21 @@ _SETTLE_S = 0.2
 _WAIT_S = 2.0
 
 
-def measure(subject: str, rounds: int, *, ranks_per_node: int = 1) -> dict[str, Any]:
+def measure(subject: str, rounds: int, *, between: str = "", ranks_per_node: int = 1) -> dict[str, Any]:
     """Median step times (ms) and their ratio for one subject, our ranks on two nodes or on one."""
+    options = {"between_nodes": between, "ranks_per_node": ranks_per_node}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         arguments = ["--subject", subject, "--steps", str(STEPS[subject]), "--rounds", str(rounds + _WARM_UP_ROUNDS)]
-        with plane(folder, SCRIPT, *arguments, "--folder", name, ranks_per_node=ranks_per_node) as cluster:
+        with plane(folder, SCRIPT, *arguments, "--folder", name, **options) as cluster:
             nodes = cluster.start(2)
             cluster.form(nodes)
+            rank_process(folder).write_text(str(nodes[0].rank_process(1).pid))
             waiting = _share_while_waiting(*nodes)
-            before_s = _cpu_s(nodes[0])
             cluster.wait(lambda: bool(nodes[0].heard(wire.TrainerFinished)), "the end", deadline_s=600)
-            cpu_s = _cpu_s(nodes[0]) - before_s
             cluster.stop()
         rounds_run = json.loads((folder / "rank0.json").read_text())
-    steps = sum(len(one["pilot_s"]) for one in rounds_run)
-    return _summary(rounds_run[_WARM_UP_ROUNDS:]) | {
-        "rank_process_cpu_ms_per_step": 1e3 * cpu_s / steps,
-        "rank_process_cpu_share_while_waiting": waiting,
-    }
+    return _summary(rounds_run[_WARM_UP_ROUNDS:]) | {"rank_process_cpu_share_while_waiting": waiting}
 
 
 @contextmanager
@@ -88,17 +87,17 @@ def _cpu_s(node: Node) -> float:
     return float(user + system)
 
 
-def _summary(rounds: list[dict[str, list[float]]]) -> dict[str, Any]:
+def _summary(rounds: list[dict[str, Any]]) -> dict[str, Any]:
     def medians(key: str) -> list[float]:
         return [median(one[key][_WARM_UP_STEPS:]) for one in rounds]
 
-    def cpu_ms_per_step(key: str) -> float:
-        return 1e3 * median(medians(f"{key}_cpu_s"))
-
+    rank_cpu = [one["rank_process_cpu_s"] / len(one["pilot_s"]) for one in rounds]
     ours = medians("pilot_s")
     peers = {name: medians(f"{name}_s") for name in ("ddp", "ddp_views")}
     all_ratios = {name: [t / o for o, t in zip(ours, theirs, strict=True)] for name, theirs in peers.items()}
     better = min(all_ratios, key=lambda name: median(all_ratios[name]))
+    our_cpu, their_cpu = medians("pilot_cpu_s"), medians(f"{better}_cpu_s")
+    cpu_ratios = [(own + rank) / t for own, rank, t in zip(our_cpu, rank_cpu, their_cpu, strict=True)]
     return {
         "pilot_ms": 1e3 * median(ours),
         "of which waiting for sums_ms": 1e3 * median(medians("wait_s")),
@@ -107,7 +106,10 @@ def _summary(rounds: list[dict[str, list[float]]]) -> dict[str, Any]:
         "both_ddp_gloo_ms": {name: 1e3 * median(theirs) for name, theirs in peers.items()},
         "speed_relative_to_ddp": median(all_ratios[better]),
         "ratios": all_ratios[better],
-        "training_process_cpu_ms_per_step": {"pilot": cpu_ms_per_step("pilot"), "ddp": cpu_ms_per_step(better)},
+        "training_process_cpu_ms_per_step": {"pilot": 1e3 * median(our_cpu), "ddp": 1e3 * median(their_cpu)},
+        "rank_process_cpu_ms_per_step": 1e3 * fmean(rank_cpu),
+        "processor_time_relative_to_ddp": median(cpu_ratios),
+        "processor_time_ratios": cpu_ratios,
     }
 
 
@@ -117,7 +119,8 @@ def show(name: str, result: dict[str, Any]) -> dict[str, Any]:
     print(
         f"{name:>24}: pilot {result['pilot_ms']:7.1f} ms, DDP {result['ddp_gloo_ms']:7.1f} ms,"
         f" {result['speed_relative_to_ddp']:.2f} × its speed; waits {result['of which waiting for sums_ms']:6.1f} ms;"
-        f" of a core: {cpu_ms['pilot']:.1f} + {rank_ms:.1f} ms, DDP {cpu_ms['ddp']:.1f} ms;"
+        f" of a core: {cpu_ms['pilot']:.1f} + {rank_ms:.1f} ms, DDP {cpu_ms['ddp']:.1f} ms,"
+        f" {result['processor_time_relative_to_ddp']:.2f} ×;"
         f" while it waits {result['rank_process_cpu_share_while_waiting']:.1%}",
         flush=True,
     )
@@ -130,13 +133,15 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--subjects", nargs="*", default=list(STEPS), choices=list(STEPS))
+    parser.add_argument("--between", nargs="*", default=["mpi"], choices=["mpi", "gloo"], help="default: mpi")
     parser.add_argument("--busy", type=int, default=0, help="other processes that compute all the time (default: 0)")
     arguments = parser.parse_args()
     results: dict[str, Any] = {}
     os.environ |= fork_server.ALLOCATOR  # as in the agent's training processes; DDP runs in the same processes
     with busy(arguments.busy):
-        for subject in arguments.subjects:
-            results[subject] = show(subject, measure(subject, arguments.rounds))
+        for subject, between in product(arguments.subjects, arguments.between):
+            name = subject if between == "mpi" else f"{subject}, {between} between"
+            results[name] = show(name, measure(subject, arguments.rounds, between=between))
         for subject in [name for name in arguments.subjects if name in SHARED_MEMORY]:
             name = f"{subject}, shared memory"
             results[name] = show(name, measure(subject, arguments.rounds, ranks_per_node=2))

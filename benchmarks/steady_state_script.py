@@ -12,7 +12,9 @@ import os
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
+import psutil
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -37,10 +39,11 @@ def main() -> None:
     optimizer = sgd(model)
     session = pilot.train.session(model, optimizer, lr_rule="none")
     loader = session.loader(samples, global_batch_size=2 * BATCH)
-    rounds = []
+    rounds: list[dict[str, Any]] = []
     plain: dict[str, Plain] = {}
     for _ in session.epochs(arguments.rounds):
         times, waits, used = [], [], []
+        rank_began_s = _rank_process_cpu_s(arguments.folder)
         started_s, waited_s, began_s = time.perf_counter(), session._step.summing.waited_s, time.process_time()
         for x, y in loader:
             optimizer.zero_grad()
@@ -51,13 +54,27 @@ def main() -> None:
             waits.append(session._step.summing.waited_s - waited_s)
             used.append(time.process_time() - began_s)
             started_s, waited_s, began_s = time.perf_counter(), session._step.summing.waited_s, time.process_time()
-        ours = {"pilot_s": times, "wait_s": waits, "pilot_cpu_s": used}
+        rank_s = _rank_process_cpu_s(arguments.folder) - rank_began_s
+        ours = {"pilot_s": times, "wait_s": waits, "pilot_cpu_s": used, "rank_process_cpu_s": rank_s}
         if not plain:
             plain = peers(arguments.subject, samples, arguments.folder, session.rank)
         for name, peer in plain.items():
             ours |= dict(zip((f"{name}_s", f"{name}_cpu_s"), peer.epoch(), strict=True))
         rounds.append(ours)
         (arguments.folder / f"rank{session.rank}.json").write_text(json.dumps(rounds))
+
+
+def rank_process(folder: Path) -> Path:
+    """The file with the number of the first node's rank process."""
+    return folder / "rank_process"
+
+
+def _rank_process_cpu_s(folder: Path) -> float:
+    """Seconds of a core that it has used; 0 until its number is known, in the first round."""
+    if not rank_process(folder).exists():
+        return 0.0
+    user, system, *_ = psutil.Process(int(rank_process(folder).read_text())).cpu_times()
+    return float(user + system)
 
 
 def peers(subject: str, samples: torch.utils.data.TensorDataset, folder: Path, rank: int) -> dict[str, Plain]:
