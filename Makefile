@@ -16,13 +16,13 @@ PIP = PYTHONWARNINGS="ignore:Editable installation" $(BIN)/python -m pip install
 # Many ranks share a machine here, so libraries that start a thread per core would compete.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: run test test-one-pool test-without-pools test-pools test-pools-1 test-pools-2 test-all test-long test-slurm test-pbs test-gpu lint tables coverage docs release bench chaos soak flaky mutants fuzz clean
+.PHONY: run test test-one-pool test-without-pools test-pools test-pools-1 test-pools-2 test-all test-long test-slurm test-pbs test-gpu lint tables coverage docs release bench chaos plays soak flaky mutants fuzz clean
 run: $(READY)
 	$(BIN)/pilot demo
 
 # Tests with pools or rank processes, in two parts. They mostly wait, and search the whole machine for leftovers.
 POOLS_1 := tests/integration tests/ported tests/ddp tests/chaos tests/equivalence/test_node_fabrics.py \
-	tests/equivalence/test_real_ranks.py tests/seldom
+	tests/equivalence/test_real_ranks.py tests/seldom tests/between
 POOLS_2 := tests/e2e tests/soak
 EVERY_DAY := -q -m "not long"
 test: $(READY)
@@ -92,6 +92,10 @@ fuzz: $(READY)
 
 chaos: $(READY)
 	$(BIN)/python -m tests.chaos --seed $(or $(SEED),1) --minutes $(or $(MINUTES),10)
+
+# Seeded plays of the data plane: nodes with networks of their own die in each phase.
+plays: $(READY)
+	$(BIN)/python -m tests.between.plays --seeds $(or $(SEEDS),0:200) --between $(or $(BETWEEN),mpi) --jobs 2
 
 # How often each test with a real pool fails, alone and beside a busy process on each core.
 flaky: $(READY)
