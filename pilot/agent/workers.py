@@ -39,8 +39,14 @@ _SOCKET = "PILOT_WORKER_SOCKET"
 _BACKENDS = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 """The variables with the interface that torch's backends use and listen on."""
 
-_NCCL = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_ENABLE_MONITORING": "0"}
-"""torch's watchdog would end a process that waits for a lost peer; we notice the loss, and abort."""
+_NCCL = {
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
+    "TORCH_NCCL_ENABLE_MONITORING": "0",
+    "TORCH_NCCL_NONBLOCKING_TIMEOUT": "30",
+}
+"""torch's watchdog would end a process that waits for a lost peer; we notice the loss, and abort. A communicator that
+connects cannot be aborted before the time limit (in seconds).
+"""
 
 _LEAVING_S = 10.0
 """The time that a training process may take to exit after closing its control socket."""
@@ -248,7 +254,7 @@ class Workers:
             "PILOT_INTERFACES": ",".join(self.interfaces),
         }
         if order.between_nodes == "nccl":
-            ours |= _NCCL
+            ours |= _NCCL | {_BACKENDS[1]: f"={','.join(self.interfaces)}"}
         if self.imports is not None:
             ours[IMPORTS] = str(imports_file(self.imports, order.launch.python))
         if order.launch.ddp:

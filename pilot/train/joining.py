@@ -8,6 +8,7 @@ from typing import Any
 
 from pilot.core.errors import UserError
 from pilot.protocol.run_identity import GRADIENTS
+from pilot.train.between.between import Between
 from pilot.train.check.settings import CheckedRun
 from pilot.train.gradients.exchanges import Exchanges
 from pilot.train.node.membership import Seat
@@ -29,6 +30,7 @@ def group_of(
     exchanges: Exchanges,
     resized: Callable[[int], None],
     ties: NodeTies,
+    between: Between,
 ) -> RankGroup:
     """Return the group according to the agent's environment variables, see ``docs/processes.md``."""
     _claim()
@@ -44,7 +46,7 @@ def group_of(
     saver = Saver(trainer, uid, directory, keeps, link.send, lambda: training.agreed_step, training.shards)
     interval_s = float(environment["PILOT_CHECKPOINT_INTERVAL_S"])
     stall_timer = StallTimer(float(environment["PILOT_SILENT_S"]), float(environment["PILOT_PATIENCE_S"]))
-    return Elastic(trainer, seat, link, training, exchanges, saver, interval_s, stall_timer, resized, ties)
+    return Elastic(trainer, seat, link, training, exchanges, saver, interval_s, stall_timer, resized, ties, between)
 
 
 def _checked(run: CheckedRun, training: Training, exchanges: Exchanges, resized: Callable[[int], None]) -> RankGroup:

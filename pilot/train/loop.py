@@ -11,6 +11,7 @@ from typing import Any
 from pilot.core.errors import UserError
 from pilot.protocol.remaining_work import EPOCH_SAMPLES, EPOCHS, ITERATIONS
 from pilot.protocol.run_identity import ALL_EPOCHS, ALL_ITERATIONS
+from pilot.train.between.between import Between, between_nodes
 from pilot.train.check.settings import CheckedRun
 from pilot.train.data import rng
 from pilot.train.data.deals import Range
@@ -81,12 +82,14 @@ class SessionLoop(LoopView):
         self.guard = StepGuard(training.steppers)
         self._training = training
         trained, sharded = [*training.trained.named.values()], training.sharding is not None
-        node_group, ties = node_fabric(
-            os.environ, self.seat, trained, sharded=sharded, in_rounds=training.outer is not None
-        )
-        exchanges = Exchanges(training, wire_dtype, node_group)
+        between = Between()
+        if self.checked is None:
+            between = between_nodes(os.environ, self.seat, trained, in_rounds=training.outer is not None)
+        of_rank_process = training.outer is None and not between.in_use
+        node_group, ties = node_fabric(os.environ, self.seat, trained, sharded=sharded, of_rank_process=of_rank_process)
+        exchanges = Exchanges(training, wire_dtype, node_group, between)
         outer = OuterExchange(training.outer, node_group) if training.outer is not None else None
-        self.of_all = group_of(os.environ, self.seat, training, outer or exchanges, self._resized, ties)
+        self.of_all = group_of(os.environ, self.seat, training, outer or exchanges, self._resized, ties, between)
         self.rounds: Rounds | None = None
         if outer is not None:
             made: Any = self.batches_made  # a dataset's: others are refused

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import repeat
 from operator import is_, is_not
 
@@ -15,6 +16,7 @@ from pilot.checkpoint import shards
 from pilot.comm.arena import Arena, ArenaLayout, lay_out, shares_of
 from pilot.comm.messages import BucketPart
 from pilot.core.errors import UserError
+from pilot.train.between.between import Between
 from pilot.train.gradients.bucket import Bucket, check_gradients
 from pilot.train.gradients.sketch import Sketch
 from pilot.train.gradients.staging import Staging, check_devices
@@ -54,6 +56,7 @@ class Exchange:
     wire_dtype : the type in which float32 is sent, see :mod:`pilot.comm.narrow`; None: unchanged
     bucket_bytes : see :func:`~pilot.comm.arena.lay_out`
     group : sums the gradients of the node's processes; None: the rank process adds them up
+    between : sums the buckets over the nodes; None: the rank process does, and here they are in the arena
     """
 
     _sharing = 0
@@ -65,7 +68,9 @@ class Exchange:
         wire_dtype: str | None = None,
         bucket_bytes: int = BUCKET_BYTES,
         group: NodeGroup | None = None,
+        between: Between | None = None,
     ) -> None:
+        self._between = between
         self.parameters = list(reversed(parameters))  # backward starts with the last ones
         check_devices(self.parameters)
         kinds = [_wire_kind(p) for p in self.parameters]
@@ -84,7 +89,8 @@ class Exchange:
         for index, (slot, parameter) in enumerate(zip(self.layout.slots, self.parameters, strict=True)):
             self._buckets[slot.bucket].append(index, parameter)
         shares = [self._numbers(part) for part in self.layout.parts[:-1]]
-        self._staging = Staging(list(map(shards.local_of, self.parameters)), complete, shares, self.arena, group)
+        tensors, arena = list(map(shards.local_of, self.parameters)), None if between is not None else self.arena
+        self._staging = Staging(tensors, complete, shares, arena, group)
         self._in_place: list[int] = []
         self._stale = [Stale.of(p, number, self._in_place) for number, p in enumerate(self.parameters)]
         self._voided = False
@@ -97,9 +103,13 @@ class Exchange:
         return torch.frombuffer(self.arena.memory, dtype=dtype, count=part.count, offset=part.offset)
 
     def parts(self, ranks: int) -> list[BucketPart]:
-        """Return the arena's parts for a group of ``ranks``: its control vector has times, if these have a place."""
+        """Return the parts that the rank process sums in a group of ``ranks``: its control vector has times, if these
+        have a place.
+        """
         *buckets, control = self.layout.parts
         unused = len(self._places) - (ranks if ranks <= MOST_TIMED else 0)
+        if self._between is not None:
+            buckets = []
         return [*buckets, BucketPart(control.offset, control.count - unused, control.dtype)]
 
     def close(self) -> None:
@@ -210,6 +220,9 @@ class Exchange:
         ring = self._ring if number < len(self._buckets) - 1 else lambda: None
         if self._alone:
             ring()
+        elif self._between is not None:
+            begin = partial(self._between.sum, self._staging.share(number), self.layout.parts[number].wire)
+            self._staging.then(number, begin)
         else:
             self._staging.then(number, ring)
 

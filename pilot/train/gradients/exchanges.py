@@ -13,6 +13,7 @@ from torch import nn
 from pilot.checkpoint import shards
 from pilot.comm.narrow import KINDS
 from pilot.core.errors import UserError
+from pilot.train.between.between import Between
 from pilot.train.gradients.exchange import Exchange
 from pilot.train.gradients.late_exchange import LateExchange
 from pilot.train.node.node_group import NodeGroup
@@ -28,15 +29,22 @@ class Exchanges:
     ----------
     training : has the parameters and optimizers
     wire_dtype : see :class:`~pilot.train.gradients.exchange.Exchange`
-    group : sums the gradients of the node's processes (except for optimizers stepped by name, whose set of gradients
-        varies from step to step)
+    group, between : sum the gradients of the node's processes, and over the nodes (except for optimizers stepped by
+        name, whose set of gradients varies from step to step)
     """
 
-    def __init__(self, training: Training, wire_dtype: str | None, group: NodeGroup | None = None) -> None:
+    def __init__(
+        self,
+        training: Training,
+        wire_dtype: str | None,
+        group: NodeGroup | None = None,
+        between: Between | None = None,
+    ) -> None:
         if wire_dtype not in (None, *KINDS):
             raise UserError(f"wire_dtype must be {' or '.join(KINDS)} or None, got {wire_dtype!r}")
         self._training = training
         self._group = group
+        self._between = between if between is not None and between.in_use else None
         self._wire_dtype = wire_dtype
         self._names = [stepper.name for stepper in training.steppers]
         self.each = self._made()
@@ -76,14 +84,14 @@ class Exchanges:
                 exchange.disown()
 
     def _made(self) -> list[Exchange]:
-        trained, steppers = self._training.trained, self._training.steppers
+        trained, steppers, wire = self._training.trained, self._training.steppers, self._wire_dtype
         trained.laid_out()
         if steppers.by_name:
-            return [LateExchange(trained.of(stepper), self._wire_dtype) for stepper in steppers]
+            return [LateExchange(trained.of(stepper), wire) for stepper in steppers]
         if (sharding := self._training.sharding) is not None:
             check_trained(trained.trained())
-            return [ShardedExchange(trained.of(stepper), self._wire_dtype, sharding) for stepper in steppers]
-        return [Exchange(trained.of(stepper), self._wire_dtype, group=self._group) for stepper in steppers]
+            return [ShardedExchange(trained.of(stepper), wire, sharding, self._between) for stepper in steppers]
+        return [Exchange(trained.of(one), wire, group=self._group, between=self._between) for one in steppers]
 
 
 class ShardedExchange(Exchange):
@@ -91,9 +99,15 @@ class ShardedExchange(Exchange):
 
     _sharing = 1
 
-    def __init__(self, parameters: Sequence[nn.Parameter], wire_dtype: str | None, sharding: Sharding) -> None:
+    def __init__(
+        self,
+        parameters: Sequence[nn.Parameter],
+        wire_dtype: str | None,
+        sharding: Sharding,
+        between: Between | None,
+    ) -> None:
         self._sharding = sharding
-        super().__init__(parameters, wire_dtype)
+        super().__init__(parameters, wire_dtype, between=between)
 
     def begin_batch(self, weight: float, *, last: bool) -> None:
         """See :class:`~pilot.train.gradients.exchange.Exchange`. The gradient of each process has a part of every batch

@@ -42,7 +42,7 @@ class Staging:
     parameters : plain tensors with the shapes, strides and dtypes of the gradients
     complete : the layout of the complete buckets, with the place of each gradient
     shares : this process's share of each bucket in the arena
-    arena : the arena of the shares
+    arena : the arena of the shares; None: they are summed on their device
     group : the node's processes; None: nothing is summed within the node
     """
 
@@ -51,14 +51,14 @@ class Staging:
         parameters: Sequence[torch.Tensor],
         complete: ArenaLayout,
         shares: Sequence[torch.Tensor],
-        arena: Arena,
+        arena: Arena | None,
         group: NodeGroup | None,
     ) -> None:
         device = parameters[0].device if parameters else torch.device("cpu")
         self._group = group
         self._shares = shares
-        self._copies = None if device.type == "cpu" else _Copies(device, arena)
-        self._own = shares if self._copies is None else [torch.zeros_like(share, device=device) for share in shares]
+        self._copies = None if device.type == "cpu" or arena is None else _Copies(device, arena)
+        self._own = shares if device.type == "cpu" else [torch.zeros_like(share, device=device) for share in shares]
         self._flats = [own.new_zeros(len(own) * group.size) for own in self._own] if group is not None else self._own
         places = []
         self._of_bucket: list[list[int]] = [[] for _ in shares]
@@ -72,7 +72,7 @@ class Staging:
             p.dtype if p.dtype != place.dtype else None for p, place in zip(parameters, places, strict=True)
         ]
         self._together = [
-            self._copies is not None or flat.numel() <= SMALL_NUMBERS * len(indices)
+            device.type != "cpu" or flat.numel() <= SMALL_NUMBERS * len(indices)
             for flat, indices in zip(self._flats, self._of_bucket, strict=True)
         ]
         self._under_way: deque[tuple[Work | None, Callable[[], None]]] = deque()
@@ -111,8 +111,14 @@ class Staging:
                     self._places.reset_moved(index)
                     self._places[index].zero_()
 
+    def share(self, number: int) -> torch.Tensor:
+        """Return this process's share of bucket ``number``, on its device."""
+        return self._own[number]
+
     def then(self, number: int, ring: Callable[[], None]) -> None:
-        """Call ``ring`` as soon as bucket ``number`` and all before it are in the arena. Call this in bucket order."""
+        """Call ``ring`` as soon as the shares of bucket ``number`` and of all before it are where they are summed. Call
+        this in bucket order.
+        """
         self._under_way.append((self._to_arena(number), ring))
         while self._under_way and _is_over(self._under_way[0][0]):
             self._ring_next()

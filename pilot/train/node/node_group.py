@@ -71,7 +71,7 @@ class NodeGroup:
             scattered: Work = self._sums._reduce_scatter_base(own, complete)
             return scattered
         # gloo's reduce-scatter takes twice as long
-        return _ThenCopy(self._sums.allreduce([complete]), own, complete.chunk(self.size)[self.rank])
+        return ThenCopy(self._sums.allreduce([complete]), own, complete.chunk(self.size)[self.rank])
 
     def spread(self, own: torch.Tensor, complete: torch.Tensor) -> Work:
         """Start to write the concatenation of all ``own`` into ``complete``."""
@@ -79,8 +79,8 @@ class NodeGroup:
         return work
 
 
-class _ThenCopy:
-    """A pending collective, followed by a copy of this process's part."""
+class ThenCopy:
+    """A pending collective, followed by a copy of ``source`` to ``target``."""
 
     def __init__(self, work: Work, target: torch.Tensor, source: torch.Tensor) -> None:
         self._work, self._target, self._source = work, target, source

@@ -135,11 +135,11 @@ class InForce:
 
 
 def node_fabric(
-    environment: Mapping[str, str], seat: Seat, trained: Sequence[torch.Tensor], *, sharded: bool, in_rounds: bool
+    environment: Mapping[str, str], seat: Seat, trained: Sequence[torch.Tensor], *, sharded: bool, of_rank_process: bool
 ) -> tuple[NodeGroup | None, NodeTies]:
     """Return the group that sums gradients within the node, and the ties between its processes, by the agent's
-    environment variables and the device of the ``trained`` parameters. Without a group the rank process sums, which it
-    does not ``in_rounds``, because nodes then train by themselves.
+    environment variables and the device of the ``trained`` parameters. Without a group the sums within the node are
+    ``of_rank_process``; if it sums nothing, there is a group.
     """
     if seat.size == 1 or STORE not in environment:
         return None, NodeTies()
@@ -147,7 +147,7 @@ def node_fabric(
     store, sums = Path(environment[STORE]), None
     if not sharded:
         fabric = fabric_of(environment, trained[0].device if trained else torch.device("cpu"))
-        if fabric == "shared-memory" and in_rounds:
+        if fabric == "shared-memory" and not of_rank_process:
             fabric = "gloo"
         if fabric == "shared-memory":
             return None, NodeTies()

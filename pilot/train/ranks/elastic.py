@@ -33,6 +33,7 @@ from pilot.core.commands import (
 )
 from pilot.core.errors import CheckpointError
 from pilot.protocol import wire
+from pilot.train.between.between import Between
 from pilot.train.data.sampler import StepShare
 from pilot.train.gradients.exchanges import Exchanges
 from pilot.train.gradients.step_words import Words
@@ -66,6 +67,7 @@ class Elastic(RankGroup):
     stall_timer : times waits for other ranks
     resized : called with the number of ranks when a generation has started, with its state
     ties : to the other processes of the node
+    between : the process group between nodes
     """
 
     def __init__(
@@ -80,8 +82,10 @@ class Elastic(RankGroup):
         stall_timer: StallTimer,
         resized: Callable[[int], None],
         ties: NodeTies,
+        between: Between,
     ) -> None:
         super().__init__(training, resized, saver.keep_next)
+        self._trainer = trainer
         self._seat = seat
         self._link = link
         self._training = training
@@ -97,8 +101,10 @@ class Elastic(RankGroup):
         self._in_force = InForce(self._membership, ties, self._lose)
         self._answers = RankAnswers(link, self._membership, stall_timer, self._attend, self._lose, self._report_wait)
         answer = self._answers.next
+        self._between = between
+        between.until, between.report = self._answers.until, self._report_broken
         self._sharing = StateSharing(
-            trainer, training, saver, self.next_steps, link, self._gather, answer, self._lose, ties, seat.size
+            trainer, training, saver, self.next_steps, link, self._gather, answer, self._lose, ties, seat.size, between
         )
         self._ending_ranks: set[int] = set()
         self.confirmed = NOTHING
@@ -167,10 +173,14 @@ class Elastic(RankGroup):
         if group is None or group.size == 1:
             return group is not None
         try:
-            self._in_force.together(group, lambda: self._answers.next(group.generation, summing=True))
+            self._in_force.together(group, lambda: self._sums(group.generation))
         except PeerGone:
             return False
         return True
+
+    def _sums(self, generation: int) -> None:
+        self._answers.next(generation, summing=True)
+        self._between.finish()
 
     def applied(self, words: Words, share: StepShare, metrics: Metrics) -> None:
         """Report an applied step. In a round the group may be gone by then, and others have no part in the step."""
@@ -249,7 +259,8 @@ class Elastic(RankGroup):
 
     def hand_over(self, giver: int, takers: Sequence[int]) -> None:
         """Hand over the state as at the start of a generation."""
-        self._sharing.spread(self._expect_group(), Spreading(giver, tuple(takers), fresh=False))
+        spreading = Spreading(giver, tuple(takers), fresh=False)
+        self._sharing.spread(self._expect_group(), spreading, self._training.shards)
 
     def distrust(self, step: int) -> str:
         # All ranks do this, because any of them may be the last survivor.
@@ -334,12 +345,17 @@ class Elastic(RankGroup):
             case RankGone(generation):
                 self._ending_ranks.discard(generation)
                 self._membership.rank_lost(generation)
+                self._between.abandon(generation)
 
     def _lose(self, generation: int) -> None:
         """Note that a generation is gone. Its rank process must end before the arena is used again."""
         if self._link.hang_up(generation):
             self._ending_ranks.add(generation)
         self._membership.rank_lost(generation)
+        self._between.abandon(generation)
+
+    def _report_broken(self, generation: int, reason: str) -> None:
+        self._link.send(wire.GroupBroken(self._trainer, generation, reason))
 
     def _report_wait(self) -> None:
         """Report how long this rank has been waiting, and whether for sums."""
@@ -369,6 +385,7 @@ class Elastic(RankGroup):
     def _begin(self, generation: int) -> Membership:
         group = self._in_force.begin(generation)
         self._exchanges.idle()
+        self._between.form(group, lambda row: self._answers.rows(group, Gather(row), len(row)))
         self._attach(generation, group.size)
         return group
 
@@ -406,6 +423,7 @@ class Elastic(RankGroup):
 
     def _quit(self, group: Membership) -> None:
         """End a generation normally: its rank process is done with the arena."""
+        self._between.close()
         with suppress(PeerGone):
             self._link.channel(group.generation).send(Quit())
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from pilot.comm.channel import PeerGone
 from pilot.comm.messages import AnyNote, Gather, Gathered, Moving, OutOfStep, Select
+from pilot.comm.naps import FIRST_NAP_S, longer
 from pilot.core.errors import UserError
 from pilot.train.node.membership import Membership, MembershipState
 from pilot.train.node.sockets import RankMessage, WorkerSockets
@@ -44,6 +45,19 @@ class RankAnswers:
                 self.stalled()
         self.stall_timer.end()
         raise PeerGone
+
+    def until(self, done: Callable[[], bool]) -> None:
+        """Wait until ``done`` returns True; :class:`~pilot.comm.channel.PeerGone` if no generation is in force."""
+        nap_s = FIRST_NAP_S
+        self.stall_timer.begin(summing=False)
+        while self.membership.current is not None and not done():
+            self.attend(min(nap_s, self.stall_timer.left_s()))
+            nap_s = longer(nap_s)
+            if self.stall_timer.is_over():
+                self.stalled()
+        self.stall_timer.end()
+        if self.membership.current is None:
+            raise PeerGone
 
     def rows(self, group: Membership, note: Gather | Select, length: int) -> list[list[int]]:
         """Send ``note``, and return a row of ``length`` numbers for each rank of ``group``."""

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
 
 from pilot.comm.arena import Arena
 from pilot.comm.channel import PeerGone
@@ -18,6 +21,7 @@ from pilot.core.events import Unloaded
 from pilot.protocol import wire
 from pilot.train.alike.newcomers import Newcomers
 from pilot.train.alike.next_step import NextSteps
+from pilot.train.between.between import Between
 from pilot.train.node.membership import Membership
 from pilot.train.node.node_ties import NodeTies
 from pilot.train.node.sockets import WorkerSockets
@@ -47,6 +51,7 @@ class StateSharing:
     lose: Callable[[int], None]  #: called with a generation that is considered gone
     ties: NodeTies  #: to the other processes of the node, which take over a state together or not at all
     ranks_per_node: int  #: the number of the node's processes
+    between: Between  #: sends states of ranks that have trained
 
     def share(self, group: Membership, held: int) -> tuple[int | None, Newcomers]:
         """Give all ranks one state at the start of a generation. ``held``: the generation in which this rank's state
@@ -56,24 +61,46 @@ class StateSharing:
         table = [Holding(*row) for row in self.gather(group, own.row())]
         if len({holding.fingerprint for holding in table}) > 1:
             compare(self.training.identity, lambda row: self.gather(group, row))
-        spreading = who_spreads(table, self.training.shards)
+        spreading, by_node = who_spreads(table, self.training.shards), who_spreads(table, self.ranks_per_node)
         if group.rank in strangers(table, spreading):
             raise UserError(_OTHER_DEVICE.format(*("a GPU", "the CPU") if own.on_gpu else ("the CPU", "GPUs")))
         self.saver.given_up = group.given_up
         if spreading.fresh and group.rank // self.training.shards == spreading.root // self.training.shards:
             self._load(group)
-        self.spread(group, spreading)
+        if self.between.in_use and not by_node.fresh:
+            self.spread(group, by_node, self.ranks_per_node)
+        else:
+            self.spread(group, spreading, self.training.shards)
         resumed = self.training.position.step if spreading.fresh else None
         self.training.shares.group_begins(group.rank, self.training.position.step, table)
         return resumed, Newcomers.of(table, spreading, self.ranks_per_node)
 
-    def spread(self, group: Membership, spreading: Spreading) -> None:
-        """Send one rank's state to others, or each shard to the same local rank of other nodes."""
-        arenas = [self._transfer(group, one) for one in by_local_rank(spreading, self.training.shards) if one.takers]
+    def spread(self, group: Membership, spreading: Spreading, per_node: int) -> None:
+        """Send one rank's state to others, or the states of a node's ``per_node`` ranks to those of the same local rank
+        on other nodes.
+        """
+        each = [one for one in by_local_rank(spreading, per_node) if one.takers]
+        if self.between.in_use and not spreading.fresh and per_node == self.ranks_per_node:
+            mine = [one for one in each if one.root % per_node == group.rank % per_node]
+            arenas = [self.ties.together(partial(self._send_between, group, one)) for one in mine]
+        else:
+            arenas = [self._transfer(group, one) for one in each]
         for arena in filter(None, arenas):  # only once all have arrived: the shards of a node must be of one step
             arena.close_fd()
             of_node = group.rank // self.ranks_per_node == spreading.root // self.ranks_per_node
             self.training.restore(unpack(arena.memory), saved=spreading.fresh and of_node)
+
+    def _send_between(self, group: Membership, spreading: Spreading) -> Arena | None:
+        """Send the root's state to all ranks of its local rank, and return it on ``takers``."""
+        root, size, arena = spreading.root // self.ranks_per_node, np.zeros(1, np.int64), None
+        if group.rank == spreading.root:
+            packed = Packed(self.training.given(inner=False))
+            size[0], arena = packed.size, packed.to_arena()
+        self.between.broadcast(root, size.nbytes, size)
+        if group.rank in spreading.takers:
+            arena = Arena.of_size(int(size[0]))
+        self.between.broadcast(root, int(size[0]), arena.memory if arena is not None else None)
+        return arena if group.rank in spreading.takers else None
 
     def _transfer(self, group: Membership, spreading: Spreading) -> Arena | None:
         transfer = self._give if group.rank == spreading.root else self._take

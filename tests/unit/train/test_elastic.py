@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from pilot.core.commands import WriteCheckpoint
+from pilot.train.between.between import Between
 from pilot.train.node.membership import Seat
 from pilot.train.node.node_ties import NodeTies
 from pilot.train.ranks.elastic import Elastic
@@ -21,7 +22,7 @@ def test_in_the_middle_of_a_step_it_is_written_after_it() -> None:
     training = Training(model, torch.optim.SGD(model.parameters(), lr=0.1), None, None, LearningRate("none"))
     link, saver = Mock(), Mock(busy=False)
     link.wait.return_value = [WriteCheckpoint("t", "", "its nodes are given back")]
-    elastic = Elastic("t", Seat(), link, training, Mock(), saver, 60.0, Mock(), Mock(), NodeTies())
+    elastic = Elastic("t", Seat(), link, training, Mock(), saver, 60.0, Mock(), Mock(), NodeTies(), Between())
     elastic.words(0.0)
     saver.write.assert_not_called()
     elastic.settle()

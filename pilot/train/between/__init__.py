@@ -1,0 +1,1 @@
+"""Process groups between nodes, in the training processes: they sum gradients and send states, in one generation."""

@@ -1,0 +1,181 @@
+"""The process groups of ``torch.distributed`` that connect one training process of each node.
+
+A member that dies or is cut off may leave work pending for ever. So a group can be *abandoned*: then its pending work
+ends within moments, whatever the other members do.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Protocol
+
+import psutil
+import torch
+
+from pilot.train.node.node_group import NEVER, ThenCopy, Work
+
+FORM_LIMIT_S = 30.0
+"""How long a group may take to form."""
+
+Store = Any  # of torch.distributed, which has no types for it
+
+
+class ProcessGroup(Protocol):
+    """A process group of one training process of each node."""
+
+    def connected(self, store: Store) -> ProcessGroup:
+        """Return the group, connected to the other members, which have constructed theirs; may wait for them."""
+
+    def allreduce(self, numbers: torch.Tensor) -> Work:
+        """Start to sum ``numbers`` over the members, in place."""
+
+    def broadcast(self, block: torch.Tensor, root: int) -> Work:
+        """Start to copy ``block``, numbers in host memory, from member ``root`` to the others."""
+
+    def abandon(self) -> None:
+        """Make all pending work end."""
+
+
+class Gloo:
+    """A gloo process group whose ports are bound to ``interface``. ``store`` has the addresses of all members.
+
+    If a member is killed, the connections to it end, and with them all pending work. If it is stopped or cut off, they
+    do not, and torch's ``abort`` does not end the work either (2.13). So abandoning a group shuts down the connections
+    at this end; they are recognised by their addresses. The listening socket stays open: gloo ends the process if
+    ``accept`` fails.
+    """
+
+    def __init__(self, store: Store, rank: int, size: int, *, interface: str) -> None:
+        from torch.distributed import ProcessGroupGloo
+
+        options: Any = ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # its stubs leave it out
+        options._devices = [ProcessGroupGloo.create_device(hostname=_address(interface), lazy_init=False)]
+        options._timeout = timedelta(seconds=FORM_LIMIT_S)
+        self._group: Any = ProcessGroupGloo(store, rank, size, options)
+        self._group._set_default_timeout(NEVER)
+        self._addresses = [bytes(store.get(key)) for key in store.list_keys()]
+
+    def connected(self, store: Store) -> ProcessGroup:
+        del store
+        return self
+
+    def allreduce(self, numbers: torch.Tensor) -> Work:
+        work: Work = self._group.allreduce([numbers])
+        return work
+
+    def broadcast(self, block: torch.Tensor, root: int) -> Work:
+        work: Work = self._group.broadcast(block, root)
+        return work
+
+    def abandon(self) -> None:
+        for connection in _connections():
+            with suppress(OSError):
+                ends = _packed(connection.getsockname()), _packed(connection.getpeername())
+                if any(end in address for end in ends for address in self._addresses):
+                    connection.shutdown(socket.SHUT_RDWR)
+
+
+class Nccl:
+    """An NCCL process group for tensors on ``device``.
+
+    Its communicator is nonblocking, so that ``abort`` can end it while it waits for others. But torch's first
+    collective holds a lock that ``abort`` needs, until all members are connected (or TORCH_NCCL_NONBLOCKING_TIMEOUT is
+    over). So it is not begun before all have come to :meth:`connected`. ``abort`` itself may hang: it has a thread.
+    """
+
+    def __init__(self, store: Store, rank: int, size: int, *, device: torch.device) -> None:
+        from torch.distributed import ProcessGroupNCCL
+
+        options: Any = ProcessGroupNCCL.Options()
+        options.config.blocking = 0
+        self._device = device
+        self._group: Any = ProcessGroupNCCL(store, rank, size, options)
+        self._group._set_default_timeout(NEVER)
+        self._group.eager_connect_single_device(device)
+
+    def connected(self, store: Store) -> ProcessGroup:
+        del store
+        torch.cuda.set_device(self._device)  # of this thread
+        self.allreduce(torch.zeros(1, device=self._device)).wait()
+        torch.cuda.synchronize(self._device)
+        return self
+
+    def allreduce(self, numbers: torch.Tensor) -> Work:
+        work: Work = self._group.allreduce([numbers])
+        return work
+
+    def broadcast(self, block: torch.Tensor, root: int) -> Work:
+        on_gpu = block.to(self._device)
+        return ThenCopy(self._group.broadcast(on_gpu, root), block, on_gpu)
+
+    def abandon(self) -> None:
+        threading.Thread(target=self._group.abort, daemon=True).start()
+
+
+class Forming:
+    """A process group that forms in a thread: ``make`` puts this member's addresses into a store, and waits there for
+    those of the other members.
+    """
+
+    def __init__(self, make: Callable[[Store], ProcessGroup]) -> None:
+        from torch.distributed import HashStore  # type: ignore[attr-defined]  # its stubs leave it out
+
+        self._store: Store = HashStore()
+        self.group: ProcessGroup | None = None
+        self.error = ""
+        self._known: set[str] = set()
+        self._thread = threading.Thread(target=self._form, args=(make,), daemon=True)
+        self._thread.start()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the group has formed, or cannot."""
+        return not self._thread.is_alive()
+
+    def has_news(self, until_s: float) -> bool:
+        """Whether the group has formed or cannot, or :meth:`new` has something; True from ``until_s`` on."""
+        has_new = any(key not in self._known for key in self._store.list_keys())
+        return self.is_over or has_new or time.monotonic() > until_s
+
+    def new(self) -> dict[str, bytes]:
+        """Return the new addresses of this member."""
+        found = {key: bytes(self._store.get(key)) for key in self._store.list_keys() if key not in self._known}
+        self._known.update(found)
+        return found
+
+    def introduce(self, addresses: Mapping[str, bytes]) -> None:
+        """Put a member's new ``addresses`` into the store."""
+        for key in addresses.keys() - self._known:
+            self._known.add(key)
+            self._store.set(key, addresses[key])
+
+    def _form(self, make: Callable[[Store], ProcessGroup]) -> None:
+        try:
+            self.group = make(self._store)
+        except Exception as error:  # what torch raises has no common class
+            self.error = str(error)
+
+
+def _address(interface: str) -> str:
+    """Return the IPv4 address of ``interface``, which MPI uses, too."""
+    return next(one.address for one in psutil.net_if_addrs()[interface] if one.family == socket.AF_INET)
+
+
+def _connections() -> Iterator[socket.socket]:
+    """Yield duplicates of this process's sockets of TCP over IPv4."""
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(OSError), socket.socket(fileno=os.dup(int(descriptor.name))) as one:
+            if one.family == socket.AF_INET and one.type == socket.SOCK_STREAM:
+                yield one
+
+
+def _packed(end: tuple[str, int]) -> bytes:
+    """Return port and address as they are in a ``sockaddr_in``, which gloo's addresses contain."""
+    return end[1].to_bytes(2, "big") + socket.inet_aton(end[0])
