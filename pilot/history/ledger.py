@@ -15,11 +15,11 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING
 
 from pilot.core.events import LedgerRange
 from pilot.core.ids import Generation
@@ -76,15 +76,14 @@ class Ledger:
             else:
                 self._epochs.setdefault(record.generation, {}).setdefault(record.epoch, StepRanges()).add(record)
 
-    def current(self) -> StepLineage | RoundLineage:
-        """The records behind the current parameters, for their proof."""
-        steps = StepLineage(self.lineage(), self.voided_steps(), self._disputed())
+    def rounds(self) -> RoundLineage | None:
+        """The rounds behind the current parameters, with the steps before; None: nodes never trained in rounds."""
         if not self._rounds:
-            return steps
+            return None
         from pilot.history.rounds_ledger import RoundLineage  # it needs NumPy, which other users of ledgers do not load
 
         voids = {generation: cut.step if cut is not None else None for generation, cut in self._cuts()}
-        return RoundLineage.of(self._rounds, voids, steps)
+        return RoundLineage.of(self._rounds, voids, self.lineage())
 
     def lineage(self) -> list[LedgerRange]:
         """The records behind the current parameters, in order of steps; a record that was voided in part ends there."""
@@ -126,89 +125,32 @@ class Ledger:
                     return f"{where(record)}: reported with other samples as well"
         return ""
 
-    def exactly_once(self, sizes: Mapping[int, int], *, ends: bool = True) -> LedgerProof:
+    def exactly_once(
+        self, sizes: Mapping[int, int], rounds: RoundLineage | None = None, problem: str = "", *, ends: bool = True
+    ) -> LedgerProof:
         """Check that the lineage covers epochs 0, 1, … of ``sizes`` samples each, without gaps and once; if it
-        ``ends``, to the end of the last one.
+        ``ends``, to the end of the last one. ``rounds``: those in it; ``problem``: one that is known already.
         """
-        lineage = self.current()
-        return _verdict(lineage, sizes, lineage.gap(sizes, ends))
-
-
-class Extent(NamedTuple):
-    """What a lineage has of ``epoch``: records that end at sample ``end`` and have so many ``samples``, the last one
-    from ``step`` on, in steps of ``batch`` samples (0: not known)."""
-
-    epoch: int
-    step: int
-    end: int
-    samples: int
-    batch: int
-
-
-@dataclass(frozen=True, slots=True)
-class StepLineage:
-    """The records behind the current parameters, in the order of steps. ``voided_steps``: recorded steps that a later
-    generation repeated; ``disputed``: a report that contradicts another one about steps that count."""
-
-    records: list[LedgerRange]
-    voided_steps: int
-    disputed: str
-
-    how: ClassVar[str] = "contiguous"
-    rounds: ClassVar[int] = 0
-
-    @property
-    def what(self) -> str:
-        """It in words."""
-        generations = len({record.generation for record in self.records})
-        return f"{counted(len(self.records), 'record')} of {counted(generations, 'generation')}"
-
-    @property
-    def steps(self) -> int:
-        """The step after its last one."""
-        return self.records[-1].step_end if self.records else 0
-
-    def extents(self) -> list[Extent]:
-        """What it has of each epoch."""
-        found = []
-        for epoch, grouped in groupby(self.records, key=lambda record: record.epoch):
-            records = list(grouped)
-            last, samples = records[-1], sum(record.cursor_end - record.cursor for record in records)
-            found.append(Extent(epoch, last.step, last.cursor_end, samples, _batch(last)))
-        return found
-
-    def under_way(self, step: int) -> int | None:
-        """The epoch that is under way when ``step`` comes next; None: it begins an epoch, or is not in the lineage."""
-        inside = (one for one in self.records if one.step <= step < one.step_end and (step > one.step or one.cursor))
-        return next((record.epoch for record in inside), None)
-
-    def gap(self, sizes: Mapping[int, int], ends: bool) -> str:
-        """Why it does not cover epochs 0, 1, … of ``sizes`` samples each, without gaps and once; if it ``ends``, to
-        the end of the last one."""
-        return self.disputed or _first_gap(self.records, sizes, ends)
-
-
-def _verdict(lineage: StepLineage | RoundLineage, sizes: Mapping[int, int], problem: str) -> LedgerProof:
-    """A proof, unless there is a ``problem``."""
-    extents = lineage.extents()
-    last, samples = extents[-1] if extents else None, sum(extent.samples for extent in extents)
-    is_complete = last is None or last.samples == sizes.get(last.epoch)
-    more = f" and {counted(last.samples, 'sample')} of the next" if last and not is_complete else ""
-    done, steps, voided = last.epoch + is_complete if last else 0, lineage.steps, lineage.voided_steps
-    text = (
-        f"{lineage.what} cover {counted(done, 'epoch')}{more}, {counted(samples, 'sample')}, in"
-        f" {counted(steps, 'step')}: {lineage.how}, each sample once per epoch; {counted(voided, 'recorded step')}"
-        " voided"
-    )
-    return LedgerProof(
-        proved=not problem,
-        text=problem or text,
-        epochs=done,
-        samples=samples,
-        steps=steps,
-        voided_steps=voided,
-        rounds=lineage.rounds,
-    )
+        lineage, voided = self.lineage(), self.voided_steps()
+        problem = problem or self._disputed()
+        generations = len({record.generation for record in lineage})
+        what, how = f"{counted(len(lineage), 'record')} of {counted(generations, 'generation')}", "contiguous"
+        if rounds is None:
+            problem = problem or _first_gap(lineage, sizes, ends)
+        else:
+            problem = problem or rounds.gap(sizes, ends)
+            lineage, voided, what, how = rounds.epochs(), voided + rounds.voided_steps, rounds.what, "disjoint"
+        last = lineage[-1] if lineage else None
+        is_complete = last is None or last.cursor_end == sizes.get(last.epoch)
+        more = f" and {counted(last.cursor_end, 'sample')} of the next" if last and not is_complete else ""
+        done, steps = (last.epoch + is_complete, last.step_end) if last else (0, 0)
+        samples = sum(record.cursor_end - record.cursor for record in lineage)
+        text = (
+            f"{what} cover {counted(done, 'epoch')}{more}, {counted(samples, 'sample')}, in {counted(steps, 'step')}:"
+            f" {how}, each sample once per epoch; {counted(voided, 'recorded step')} voided"
+        )
+        count = rounds.count if rounds is not None else 0
+        return LedgerProof(not problem, problem or text, done, samples, steps, voided, count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,30 +244,41 @@ def proof(ledger: Ledger, epochs: int | None = None) -> LedgerProof:
 
     Without ``epochs``, as far as the trainer got: to the step at which it finished, or to the last recorded one.
     """
-    words, changes, lineage = ledger.identity, ledger.accepted, ledger.current()
-    extents, ends = lineage.extents(), epochs is not None
+    words, changes, rounds = ledger.identity, ledger.accepted, ledger.rounds()
+    lineage, ends = ledger.lineage() if rounds is None else rounds.epochs(), epochs is not None
     problem = "" if words else "no group has reported what it trains on"
     if epochs is None:
-        epochs, finished = extents[-1].epoch + 1 if extents else 0, ledger.finished_step
-        if not problem and finished not in (None, lineage.steps):
-            problem = f"it finished at step {finished}, and its records end at step {lineage.steps}"
+        epochs = lineage[-1].epoch + 1 if lineage else 0
+        last_step, finished = lineage[-1].step_end if lineage else 0, ledger.finished_step
+        if not problem and finished not in (None, last_step):
+            problem = f"it finished at step {finished}, and its records end at step {last_step}"
     for change in changes:
-        if not problem and change.what in ORDERED_BY and (epoch := lineage.under_way(change.step)) is not None:
+        if not problem and change.what in ORDERED_BY and (epoch := _inside(lineage, change.step)) is not None:
             problem = f"{change}, in the middle of epoch {epoch}: samples may have been used twice, or not at all"
-
-    def asked(step: int) -> Samples:
-        return Samples.of(before(words, changes, step))
-
-    in_batches = all(change.what != PER_NODE for change in changes)  # an epoch's rounds end with a whole one
     sizes = dict.fromkeys(range(epochs), Samples.of(words).length or 0)
-    for extent in extents:
-        if extent.epoch in sizes:
-            samples = asked(extent.step)
-            over = extent.end % samples.multiple if in_batches and not extent.batch else 0
-            sizes[extent.epoch] = samples.size(extent.end - over, extent.batch or samples.multiple)
+    in_batches = all(change.what != PER_NODE for change in changes)  # an epoch's rounds end with a whole one
+    for last in (list(its)[-1] for _, its in groupby(lineage, key=lambda record: record.epoch)):
+        samples = Samples.of(before(words, changes, last.step_end - 1))
+        if rounds is None and last.epoch in sizes:
+            sizes[last.epoch] = samples.size(last.cursor_end, _batch(last))
+        elif rounds is not None and last.epoch in sizes:
+            end = rounds.end(last.epoch)
+            sizes[last.epoch] = samples.size(end - (end % samples.multiple if in_batches else 0), samples.multiple)
     for record in ledger.lineage():
-        problem = problem or _other_batch(record, asked(record.step).multiple, sizes.get(record.epoch, 0))
-    return _verdict(lineage, sizes, problem or lineage.gap(sizes, ends))
+        asked = Samples.of(before(words, changes, record.step)).multiple
+        problem = problem or _other_batch(record, asked, sizes.get(record.epoch, 0))
+    return ledger.exactly_once(sizes, rounds, problem, ends=ends)
+
+
+def _inside(lineage: Sequence[LedgerRange], step: int) -> int | None:
+    """The epoch that is under way when ``step`` comes next; None: it begins an epoch, or is not in the lineage."""
+    return next(
+        (record.epoch for record in lineage if record.step <= step < record.step_end and _cuts(record, step)), None
+    )
+
+
+def _cuts(record: LedgerRange, step: int) -> bool:
+    return step > record.step or record.cursor > 0
 
 
 def _batch(record: LedgerRange) -> int:

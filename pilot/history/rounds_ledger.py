@@ -14,14 +14,13 @@ from __future__ import annotations
 from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pilot.core.events import LedgerRange
 from pilot.core.ids import Generation
-from pilot.history.ledger import NUMBERS, Extent, StepLineage, where
+from pilot.history.ledger import NUMBERS, where
 from pilot.history.words import counted
 
 GENERATION, EPOCH, STEP, STEP_END, START, STOP = COLUMNS = range(6)
@@ -32,17 +31,18 @@ Rows = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class RoundLineage:
-    """The rows of the rounds behind the current parameters, in the order of steps and samples; see
-    :class:`~pilot.history.ledger.StepLineage`."""
+    """The rows of the rounds behind the current parameters, in the order of steps and samples. ``voided_steps``: those
+    of other rounds; ``crossed``: a round within which a later generation began, although others follow.
+    """
 
     rows: Rows
     voided_steps: int
-    disputed: str
-
-    how: ClassVar[str] = "disjoint"
+    crossed: str
 
     @classmethod
-    def of(cls, reported: array[int], voids: Mapping[Generation, int | None], earlier: StepLineage) -> RoundLineage:
+    def of(
+        cls, reported: array[int], voids: Mapping[Generation, int | None], earlier: list[LedgerRange]
+    ) -> RoundLineage:
         """The lineage of the ``reported`` rows, in any order and some of them repeatedly, six numbers each. ``voids``:
         from which step on each generation is void; ``earlier``: the steps before the nodes trained in rounds."""
         rows = np.frombuffer(reported, np.int64).reshape(-1, len(COLUMNS))
@@ -55,14 +55,14 @@ class RoundLineage:
         at = _first(begins & ~ends & (rows[:, STEP] < last))
         crosses = "" if at is None else f"{_named(rows[at])}: a later generation began within that round"
         recorded, rows = _steps(rows), np.compress(begins & ends, rows, axis=0)
-        voided_steps = earlier.voided_steps + recorded - _steps(rows)
-        if earlier.records:
-            rows = np.concatenate([[NUMBERS(record) for record in earlier.records], rows])
+        voided_steps = recorded - _steps(rows)
+        if earlier:
+            rows = np.concatenate([[NUMBERS(record) for record in earlier], rows])
         rows = _sorted(rows, STEP, STEP_END, GENERATION, EPOCH, START)
-        return cls(rows, voided_steps, earlier.disputed or crosses)
+        return cls(rows, voided_steps, crosses)
 
     @property
-    def rounds(self) -> int:
+    def count(self) -> int:
         """How many rounds there are."""
         return len(_rounds(self.rows))
 
@@ -70,35 +70,30 @@ class RoundLineage:
     def what(self) -> str:
         """It in words."""
         generations = len(np.unique(self.rows[:, GENERATION]))
-        return f"{counted(self.rounds, 'round')} of {counted(generations, 'generation')}"
-
-    @property
-    def steps(self) -> int:
-        """The step after its last one."""
-        return int(self.rows[-1, STEP_END]) if len(self.rows) else 0
+        return f"{counted(self.count, 'round')} of {counted(generations, 'generation')}"
 
     def _epochs(self) -> list[Rows]:
         """The rows of each epoch."""
         begins = np.flatnonzero(np.diff(self.rows[:, EPOCH], prepend=-1))
         return np.split(self.rows, begins)[1:]
 
-    def extents(self) -> list[Extent]:
-        """What it has of each epoch."""
+    def epochs(self) -> list[LedgerRange]:
+        """What it has of each epoch as one record, from sample 0 on, as if it had no gaps."""
         found = []
         for rows in self._epochs():
-            end, samples = rows[:, STOP].max(), (rows[:, STOP] - rows[:, START]).sum()
-            found.append(Extent(int(rows[0, EPOCH]), int(rows[-1, STEP]), int(end), int(samples), batch=0))
+            generation, epoch, step, *_ = rows[0].tolist()
+            samples = int((rows[:, STOP] - rows[:, START]).sum())
+            found.append(LedgerRange(Generation(generation), epoch, step, int(rows[-1, STEP_END]), 0, samples))
         return found
 
-    def under_way(self, step: int) -> int | None:
-        """The epoch that is under way when ``step`` comes next; None: it begins an epoch, or is not in the lineage."""
-        at, epochs = int(np.searchsorted(self.rows[:, STEP], step)), self.rows[:, EPOCH]
-        return int(epochs[at]) if 0 < at < len(epochs) and epochs[at - 1] == epochs[at] else None
+    def end(self, epoch: int) -> int:
+        """The sample at which its rows of ``epoch`` end."""
+        return int(self.rows[self.rows[:, EPOCH] == epoch, STOP].max())
 
     def gap(self, sizes: Mapping[int, int], ends: bool) -> str:
         """Why it does not cover epochs 0, 1, … of ``sizes`` samples each, with all samples once; if it ``ends``, to
         the end of the last one."""
-        if problem := self.disputed or _out_of_order(self.rows, _rounds(self.rows)):
+        if problem := self.crossed or _out_of_order(self.rows, _rounds(self.rows)):
             return problem
         epochs = {int(rows[0, EPOCH]): rows for rows in self._epochs()}
         problems = (

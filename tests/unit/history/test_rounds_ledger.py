@@ -118,6 +118,15 @@ def test_the_batch_may_change_in_the_middle_of_an_epoch(length: str) -> None:
     assert proof(made, 1).proved, proof(made, 1).text
 
 
+def test_less_than_a_batch_may_be_put_back_at_the_end_of_an_epoch_without_its_rest() -> None:
+    change = AcceptedChange(2, PER_NODE, "5", "4")
+    made = ledger_of([EPOCH[0], (2, 0, 2, 9, 18, 42)], change)
+    made.identity = {**made.identity, LENGTH: "43", PER_NODE: "4", DROP_LAST: "True"}
+    verdict = proof(made)
+    assert (verdict.proved, verdict.epochs, verdict.samples) == (True, 0, 39), verdict.text
+    assert not proof(made, 1).proved
+
+
 @pytest.mark.parametrize(("step", "proved"), [(0, True), (2, False), (4, False), (6, True), (8, False), (99, True)])
 def test_another_order_may_begin_with_an_epoch_only(step: int, proved: bool) -> None:
     rows: list[Row] = [*EPOCH, (2, 1, 6, 8, 0, 10), (2, 1, 8, 10, 10, 20)]
