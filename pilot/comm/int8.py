@@ -31,10 +31,8 @@ def packed(numbers: Floats, ranks: int) -> Blocks:
     blocks = -(-len(numbers) // (ranks * BLOCK))
     length = -(-len(numbers) // (ranks * blocks))
     rows = np.zeros((ranks, blocks), [("scale", np.float32), ("values", np.int8, (length,))])
-    whole, rest = divmod(len(numbers), length)
-    _round(numbers[: whole * length].reshape(-1, length), rows.reshape(-1))
-    if rest:
-        _round(np.pad(numbers[-rest:], (0, length - rest))[None], rows.reshape(-1)[whole:])
+    padded = np.pad(numbers, (0, rows.size * length - len(numbers)))
+    _round(padded.reshape(-1, length), rows.reshape(-1))
     return rows
 
 

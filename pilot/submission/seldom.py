@@ -7,8 +7,11 @@ nodes average the changes of their parameters, and an *outer* optimizer applies 
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from inspect import signature
 from typing import Any
 
 from pilot.core.errors import UserError
@@ -38,11 +41,11 @@ class DiLoCo:
     inner: str = FRESH  #: the inner optimizer's state of a node that joins: "fresh", or a "copy" of another node's
 
     def __post_init__(self) -> None:
-        if not (_is_number(self.every) and isinstance(self.every, int) and self.every >= 1):
+        if not (isinstance(self.every, int) and self.every >= 1):
             raise UserError(f"sync: every must be a whole number of steps of at least 1, got {self.every!r}")
-        if not (_is_number(self.outer_lr) and 0 < self.outer_lr < float("inf")):
+        if not (isinstance(self.outer_lr, int | float) and 0 < self.outer_lr < float("inf")):
             raise UserError(f"sync: outer_lr must be a number above 0, got {self.outer_lr!r}")
-        if not (_is_number(self.momentum) and 0 <= self.momentum < 1):
+        if not (isinstance(self.momentum, int | float) and 0 <= self.momentum < 1):
             raise UserError(f"sync: momentum must be a number of at least 0 and below 1, got {self.momentum!r}")
         if not isinstance(self.nesterov, bool):
             raise UserError(f"sync: nesterov must be True or False, got {self.nesterov!r}")
@@ -55,10 +58,6 @@ class DiLoCo:
         return "diloco:" + ",".join(f"{name}={value}" for name, value in asdict(self).items())
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 def LocalSGD(every: int, wire: str = "float32", inner: str = FRESH) -> DiLoCo:  # noqa: N802  # like a class for scripts
     """Return the settings of local SGD: every so many steps each parameter becomes the average over the nodes."""
     return DiLoCo(every, outer_lr=1.0, momentum=0.0, nesterov=False, wire=wire, inner=inner)
@@ -69,29 +68,22 @@ def parsed(text: str) -> DiLoCo:
     kind, _, given = text.partition(":")
     pairs = [tuple(map(str.strip, pair.split("=", 1))) for pair in given.split(",") if "=" in pair]
     values: dict[str, Any] = {name: _value(value) for name, value in pairs}
-    make, names = _KINDS.get(kind.strip().lower(), (DiLoCo, ()))
-    if not names or "every" not in values:
-        raise UserError(f"--sync {text!r}: give diloco:every=N or localsgd:every=N, N steps between two exchanges")
-    if unknown := sorted(values.keys() - {*names}):
-        raise UserError(f"--sync {text!r}: {unknown[0]!r} is none of {', '.join(names)}")
+    make = _KINDS.get(kind.strip().lower())
+    if make is None or "every" not in values:
+        raise UserError(f"sync: give diloco:every=N or localsgd:every=N, N steps between two exchanges; got {text!r}")
+    names = signature(make).parameters
+    if unknown := sorted(values.keys() - names):
+        raise UserError(f"sync: {unknown[0]!r} is none of {', '.join(names)}; got {text!r}")
     if len(values) != len([*filter(None, given.split(","))]):
-        raise UserError(f"--sync {text!r}: give each NAME=VALUE once")
+        raise UserError(f"sync: give each NAME=VALUE once; got {text!r}")
     return make(**values)
 
 
-_KINDS: dict[str, tuple[Callable[..., DiLoCo], tuple[str, ...]]] = {
-    "diloco": (DiLoCo, tuple(field.name for field in fields(DiLoCo))),
-    "localsgd": (LocalSGD, ("every", "wire", "inner")),
-}
+_KINDS: dict[str, Callable[..., DiLoCo]] = {"diloco": DiLoCo, "localsgd": LocalSGD}
 
 
-def _value(text: str) -> bool | int | float | str:
+def _value(text: str) -> Any:
     """Return ``text`` as a truth value or a number, if it is one."""
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
+    with suppress(ValueError, SyntaxError):
+        return ast.literal_eval(text.capitalize())
     return text

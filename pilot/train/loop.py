@@ -420,7 +420,7 @@ class SessionLoop(LoopView):
         if self.rounds is not None and (per_node is None or total is not None):
             raise UserError(
                 "with sync= (or --sync) each node takes batches of its own: pass batch_size= (samples per node and"
-                " inner step), and no global_batch_size="
+                " inner step) to session.loader, and no global_batch_size="
             )
         sharded = self._training.sharding is not None
         batching = Batching(per_node, total, micro, drop_last, self.seat.size, in_step=sharded, sharing=shares)

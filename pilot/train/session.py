@@ -175,10 +175,7 @@ class Session(Uncopied):
         collate_fn : makes a batch from a list of samples
         """
         if self._loop.rounds is not None:
-            raise UserError(
-                "session.stream cannot be combined with sync=, which deals out samples by number: use session.loader"
-                " with a dataset that has a length"
-            )
+            raise UserError("sync= deals out samples by number: use session.loader, with a dataset that has a length")
         batching = self._loop.batching(batch_size, global_batch_size, micro_batch_size, drop_last, shares)
         self._training.identity |= identity.of_data(None, batching, shuffle="False")
         self._loop.made = batches = StreamBatches(self._loop, source, batching, collate_fn)
@@ -219,8 +216,6 @@ class Session(Uncopied):
         shares : of these ranks, see :meth:`loader`
         """
         if self._loop.made is None:
-            if self._loop.rounds is not None:
-                raise UserError("with sync= session.iterations needs session.loader, whose samples nodes are dealt")
             batching = self._loop.batching(None, global_batch_size or 1, micro_batch_size, False, shares)
             self._training.identity |= identity.of_data(None, batching, shuffle="by the script")
             self._loop.made = Draws(self._loop, batching)
@@ -251,10 +246,9 @@ class Session(Uncopied):
         """
         self._expect_group()
         self._loop.end_void_batch()
-        if not self._step.is_open:
-            self._loop.end_round()
         if self._step.is_open:
             raise UserError("call session.evaluate between two steps: after session.step, or outside the loop")
+        self._loop.end_round()
         self._loop.check.user()
         began_s = time.monotonic()
         in_step = self._training.sharding.size if self._training.sharding is not None else 1
@@ -409,12 +403,9 @@ def session(
         raise UserError(f"pilot.train.session: seed must be a whole number, got {seed!r}")
     if (run := CheckedRun.of(os.environ)) is not None:
         run.adopt(model, scaler)
-    sync = parsed(text) if (text := os.environ.get(SYNC)) else sync
-    if not isinstance(sync, DiLoCo | None):
-        raise UserError(
-            f"pilot.train.session: sync= must be pilot.train.DiLoCo(every=N) or LocalSGD(every=N), got {sync!r}"
-        )
-    if sync is not None and wire_dtype is not None:
+    asked = os.environ.get(SYNC) or sync
+    settings = None if asked is None else parsed(str(asked))
+    if settings is not None and wire_dtype is not None:
         raise UserError("pilot.train.session: with sync= nodes send no gradients: pass wire= to DiLoCo, no wire_dtype=")
-    training = Training(model, optimizer, scheduler, schedule, LearningRate(lr_rule), scaler, sync)
+    training = Training(model, optimizer, scheduler, schedule, LearningRate(lr_rule), scaler, settings)
     return Session(training, int(seed), wire_dtype)

@@ -127,8 +127,7 @@ class Reporter:
             return
         self.meter.held(sum(row.cursor_end - row.cursor for row in rows), seconds)
         if group.rank == 0:
-            for row in rows:
-                self._unreported.append(row)
+            self._unreported.extend(rows)
             if seconds > PERIOD_S:  # shorter rounds share messages
                 self._due_s = 0.0
             self._report_if_due(group, metrics)

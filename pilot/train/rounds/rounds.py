@@ -308,8 +308,7 @@ class Rounds(RankGroup):
         position.samples = before.samples + sum(stop - start for start, stop in committed)
         position.cursor, position.back = one.cursor, [list(its) for its in back]
         ledger = [LineageRow(generation, position.epoch, before.step, position.step, *its) for its in committed]
-        for row in ledger:
-            self._training.ledger.append(row)
+        self._training.ledger.extend(ledger)
         for log in self.logs:
             log.held(position.step)
         return ledger

@@ -18,7 +18,7 @@ from torch import nn
 from pilot.checkpoint import checksums
 from pilot.checkpoint.tree import copied
 from pilot.core.errors import UserError
-from pilot.submission.seldom import FRESH, DiLoCo
+from pilot.submission.seldom import DiLoCo
 from pilot.train.node.node_ties import combined
 from pilot.train.state import identity
 from pilot.train.state.stepper import Steppers, options_of, set_options
@@ -56,11 +56,6 @@ class Outer:
         self._shared = {name: nn.Parameter(one.detach().clone()) for name, one in self._parameters.items()}
         self._changes = {name: nn.Parameter(_like(held[key])) for name, (held, key) in self._places.items()}
         self._opened: dict[str, torch.Tensor] = {}
-
-    @property
-    def keeps_inner(self) -> bool:
-        """Whether this node keeps its own inner optimizers' state when it takes over a state."""
-        return self.settings.inner == FRESH or any(one.state for one in self._steppers.optimizers.values())
 
     @property
     def values(self) -> list[nn.Parameter]:
@@ -145,7 +140,8 @@ class Outer:
         """Return the checksums by name, 1 to 65521, of parameters as they were when the round began, and of frozen
         ones. (Buffers may change between two rounds, on each rank by its own.)
         """
-        tracked = {name: self._opened[name] for name, (held, key) in self._places.items() if _is_parameter(held[key])}
+        places = self._places.items()
+        tracked = {name: self._opened[name] for name, (held, key) in places if isinstance(held[key], nn.Parameter)}
         frozen = {name: one for name, one in self._trained.named.items() if name not in self._parameters}
         named = {**self._shared, **tracked, **frozen}
         sums = checksums.of_tensors([one.detach() for one in named.values()])
@@ -170,10 +166,6 @@ class Outer:
                             yield f"{prefix}{path}.{key}", (held, key)
 
 
-def _is_parameter(tensor: torch.Tensor) -> bool:
-    return isinstance(tensor, nn.Parameter)
-
-
 def _is_real(tensor: torch.Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
 
@@ -182,7 +174,7 @@ def _like(tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor for the changes of ``tensor``: of a buffer in float64, which no wire type rounds, because buffers
     may be of other magnitudes than what they are sent beside.
     """
-    keeps = _is_parameter(tensor) or tensor.is_complex()
+    keeps = isinstance(tensor, nn.Parameter) or tensor.is_complex()
     return torch.zeros_like(tensor, dtype=tensor.dtype if keeps else torch.float64, requires_grad=False)
 
 

@@ -94,9 +94,9 @@ class Lineage:
         else:
             self._numbers.extend((generation, epoch, step, step + 1, cursor, cursor_end))
 
-    def append(self, row: LineageRow) -> None:
-        """Add a row of a round; rows of rounds are not merged."""
-        self._numbers.extend(row)
+    def extend(self, rows: Iterable[LineageRow]) -> None:
+        """Add the rows of a round, which are not merged."""
+        self._numbers.extend(chain.from_iterable(rows))
 
     def newest(self, count: int) -> list[LineageRow]:
         """The last ``count`` rows."""

@@ -363,7 +363,7 @@ class Training:
         self._goals_taken = identity.goals(state["identity"])
         state = self._on_device(state)
         own_options = any(name == OPTIONS for name, _, _ in changes)
-        if self.outer is not None and not saved and self.outer.keeps_inner:
+        if self.outer is not None and not saved and (self.position.step or self.outer.settings.inner == FRESH):
             state = self.steppers.with_own_state(state)
         self._adopt(state, own_options=own_options)
         if self.outer is not None:

@@ -36,8 +36,8 @@ def test_a_ledger_goes_on_where_its_rows_end() -> None:
 def test_rows_of_rounds_stay_apart() -> None:
     ledger = Lineage()
     rows = [LineageRow(1, 0, 0, 5, 0, 20), LineageRow(1, 0, 0, 5, 30, 40), LineageRow(1, 0, 5, 10, 40, 80)]
-    for row in rows:
-        ledger.append(row)
+    ledger.extend(rows[:2])
+    ledger.extend(rows[2:])
     assert ledger.rows == rows
 
 
