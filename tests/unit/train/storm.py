@@ -180,6 +180,7 @@ def group_of(
     exchanges: Exchanges,
     resized: Callable[[int], None],
     _ties: object,
+    _between: object,
 ) -> Rank:
     """For a session in a rank's thread; see :func:`pilot.train.joining.group_of`."""
     return Rank(_here.world, training, exchanges, resized)
