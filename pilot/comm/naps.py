@@ -34,7 +34,7 @@ class PeerSockets:
         """Their descriptors, as of at most a second ago: one of them may have been closed since."""
         now_s = time.monotonic()
         if now_s - self._refreshed_s >= REFRESH_EVERY_S:
-            self._found, self._refreshed_s = _connections(), now_s
+            self._found, self._refreshed_s = [fd for fd in connections() if fd < _SELECT_BELOW], now_s
         return self._found
 
     def refresh(self) -> None:
@@ -42,9 +42,10 @@ class PeerSockets:
         self._refreshed_s = float("-inf")
 
 
-def _connections() -> list[int]:
+def connections() -> list[int]:
+    """The descriptors of this process's TCP connections."""
     with suppress(OSError):
-        return [int(one.name) for one in _OPEN.iterdir() if int(one.name) < _SELECT_BELOW and _is_connection(one)]
+        return [int(one.name) for one in _OPEN.iterdir() if _is_connection(one)]
     return []
 
 

@@ -25,10 +25,13 @@ from numpy.typing import NDArray
 from pilot.comm.channel import Channel
 from pilot.comm.fabric import Fabric, Operation
 from pilot.comm.messages import OutOfStep
-from pilot.comm.naps import Naps
+from pilot.comm.naps import LONGEST_NAP_S, Naps
 from pilot.comm.pipeline import Pipeline, SharedPart, put_pieces
 from pilot.comm.rails import Rails
 from pilot.core.errors import ProtocolError
+
+CONTROL_NAP_S = 0.02
+"""The longest nap during a sum of control words alone, which ends with the data of one peer; that wakes us."""
 
 PIECE_BYTES = 256 * 1024
 """So much is added or copied at once: it stays in the cache for all arrays, and MPI can progress in between."""
@@ -88,7 +91,7 @@ class StepSum:
         """
         self._rails.begin_step()
         self._start_rung()
-        naps = Naps(self._fabric.sockets)
+        naps = Naps(self._fabric.sockets, LONGEST_NAP_S if len(self._parts) > 1 else CONTROL_NAP_S)
         self._lockstep.begins()
         while self._over < len(self._parts):
             if rung := naps.nap(self._expected(), under_way=self._over < self._started):

@@ -14,6 +14,7 @@ buffers are used again only when no pending work can write to them.
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 import time
@@ -59,6 +60,8 @@ class Between:
         self._group: ProcessGroup | None = None
         self._generation = 0
         self._pending: list[Work] = []
+        if make is not None:  # pending work would keep a script that fails from ending
+            atexit.register(lambda: self.abandon(self._generation))
         #: waits until a function returns True, and handles events; :class:`PeerGone` if the generation is lost
         self.until: Callable[[Callable[[], bool]], None] = lambda _done: None
         #: called with a generation that cannot go on, and the reason
@@ -78,6 +81,7 @@ class Between:
         rank, size = member.rank // self._seat.size, member.size // self._seat.size
         if self._make is None or size == 1:
             return
+        gather([member.generation])  # all are here, so no thread waits for long
         self._generation = member.generation
         self._group = self._formed(Forming(partial(self._make, rank=rank, size=size)), member, gather)
         self._formed(Forming(self._group.connected), member, gather)
@@ -101,7 +105,9 @@ class Between:
 
     def close(self) -> None:
         """Close the group of a generation that ends after a complete step."""
-        self._group = None
+        if self._group is not None:
+            self._group.close()
+            self._group = None
 
     def abandon(self, generation: int) -> None:
         """End what is pending in ``generation``, which is lost. If that does not end, this process does: its memory may

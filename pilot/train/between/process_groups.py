@@ -10,19 +10,19 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, Protocol
 
 import psutil
 import torch
 
+from pilot.comm.naps import connections
 from pilot.train.node.node_group import NEVER, ThenCopy, Work
 
-FORM_LIMIT_S = 30.0
-"""How long a group may take to form."""
+FORM_LIMIT_S = 10.0
+"""How long a gloo group may take to form; its thread stays as long if the generation is lost meanwhile."""
 
 Store = Any  # of torch.distributed, which has no types for it
 
@@ -41,6 +41,9 @@ class ProcessGroup(Protocol):
 
     def abandon(self) -> None:
         """Make all pending work end."""
+
+    def close(self) -> None:
+        """End the group, which has no pending work."""
 
 
 class Gloo:
@@ -75,15 +78,18 @@ class Gloo:
         return work
 
     def abandon(self) -> None:
-        for connection in _connections():
-            with suppress(OSError):
+        for descriptor in connections():
+            with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
                 ends = _packed(connection.getsockname()), _packed(connection.getpeername())
                 if any(end in address for end in ends for address in self._addresses):
                     connection.shutdown(socket.SHUT_RDWR)
 
+    def close(self) -> None:
+        """Do nothing: the sockets are closed with this object."""
+
 
 class Nccl:
-    """An NCCL process group for tensors on ``device``.
+    """An NCCL process group for tensors on ``device``. It has not run on a machine with several GPUs yet.
 
     Its communicator is nonblocking, so that ``abort`` can end it while it waits for others. But torch's first
     collective holds a lock that ``abort`` needs, until all members are connected (or TORCH_NCCL_NONBLOCKING_TIMEOUT is
@@ -117,6 +123,9 @@ class Nccl:
 
     def abandon(self) -> None:
         threading.Thread(target=self._group.abort, daemon=True).start()
+
+    def close(self) -> None:
+        threading.Thread(target=self._group.shutdown, daemon=True).start()  # others may still receive our last data
 
 
 class Forming:
@@ -168,14 +177,6 @@ def _address(interface: str) -> str:
     return next(one.address for one in psutil.net_if_addrs()[interface] if one.family == socket.AF_INET)
 
 
-def _connections() -> Iterator[socket.socket]:
-    """Yield duplicates of this process's sockets of TCP over IPv4."""
-    for descriptor in Path("/proc/self/fd").iterdir():
-        with suppress(OSError), socket.socket(fileno=os.dup(int(descriptor.name))) as one:
-            if one.family == socket.AF_INET and one.type == socket.SOCK_STREAM:
-                yield one
-
-
-def _packed(end: tuple[str, int]) -> bytes:
-    """Return port and address as they are in a ``sockaddr_in``, which gloo's addresses contain."""
-    return end[1].to_bytes(2, "big") + socket.inet_aton(end[0])
+def _packed(end: tuple[Any, ...]) -> bytes:
+    """Return port and address as they are in a ``sockaddr_in``, which gloo's addresses contain; OSError for IPv6."""
+    return int(end[1]).to_bytes(2, "big") + socket.inet_aton(end[0])
