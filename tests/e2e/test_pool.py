@@ -185,11 +185,16 @@ def test_a_killed_coordinator_is_noticed_and_the_agents_leave_nothing(pool: Pool
 
 
 def test_the_doctor_tries_real_pilots(pool: Pool) -> None:
-    output = pool.pilot("doctor", "--pilots", "2", "--json").stdout
+    site = pool.folder / "by_gloo.py"
+    changed = 'site = local.replace(name="by_gloo", between_nodes="gloo")'
+    site.write_text(f"from site_configs.local import site as local\n\n{changed}\n")
+    output = pool.pilot("doctor", "--site", site, "--pilots", "2", "--json").stdout
     assert output.startswith("{"), "something else wrote to standard output"
     findings = msgspec.json.decode(output, type=Findings).findings
     seen = {finding.check: finding.grade for finding in findings}
     assert [seen[check] for check in ("pilots", "node", "cold", "warm", "allreduce")] == ["ok"] * 5
+    summed = [finding.seen for finding in findings if finding.check == "allreduce"]
+    assert [" by mpi: " in summed[0], " by gloo: " in summed[1]] == [True, True], summed
 
 
 OUTPACED = """

@@ -116,22 +116,20 @@ def test_each_gets_as_much_as_may_be_given_to_it(tmp_path: Path) -> None:
     asyncio.run(play())
 
 
-@pytest.mark.parametrize(("between", "handles_errors"), [("mpi", "1"), ("gloo", "1"), ("nccl", "0")])
+@pytest.mark.parametrize(
+    ("between", "of_nccl"), [("mpi", "- - - -"), ("gloo", "- - - -"), ("nccl", "0 0 30 =lo,127.0.0.1")]
+)
 def test_each_is_told_how_nodes_sum_and_torch_leaves_lost_peers_to_us(
-    between: str, handles_errors: str, tmp_path: Path
+    between: str, of_nccl: str, tmp_path: Path
 ) -> None:
-    names = [
-        "PILOT_BETWEEN_NODES",
-        "PILOT_INTERFACES",
-        "TORCH_NCCL_ASYNC_ERROR_HANDLING",
-        "TORCH_NCCL_ENABLE_MONITORING",
-    ]
+    torchs = ["ASYNC_ERROR_HANDLING", "ENABLE_MONITORING", "NONBLOCKING_TIMEOUT"]
+    given = dict.fromkeys([*(f"TORCH_NCCL_{name}" for name in torchs), "NCCL_SOCKET_IFNAME"], "-")
+    names = ["PILOT_BETWEEN_NODES", "PILOT_INTERFACES", *given]
 
     async def play() -> None:
         async with bench(tmp_path) as it:
-            given = dict.fromkeys(names[2:], "1")
             it.launch(f"sys.exit(' '.join(os.environ[name] for name in {names}))", 1, given, between_nodes=between)
-            assert f"{between} lo,127.0.0.1 {handles_errors} {handles_errors}" in (await it.end()).tail
+            assert f"{between} lo,127.0.0.1 {of_nccl}" in (await it.end()).tail
 
     asyncio.run(play())
 
