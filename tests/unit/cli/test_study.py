@@ -24,7 +24,7 @@ GOOD = {"--name": "s", "--param": "lr=log:1e-4:1", "--trials": "4", "--metric": 
         ({"--rungs": "a"}, "must be increasing whole numbers"),
         ({"--metric": "accuracy"}, "give NAME:max or NAME:min"),
         ({"--trials": "0"}, "--trials"),
-        ({"--sync": "diloco"}, "--sync 'diloco': give diloco:every=N"),
+        ({"--sync": "diloco"}, "sync: give diloco:every=N"),
         ({"--between-nodes": "tcp"}, "'tcp' is not one of 'mpi', 'gloo', 'nccl'"),
         ({"--between-nodes": "gloo", "--sync": "localsgd:every=5"}, "with --sync, nodes exchange parameters over MPI"),
         ({"--sampler": "grid"}, "cannot count the values of lr"),
