@@ -1,4 +1,5 @@
-"""The script that the workers of a node run: ``node_script.py FABRIC WAY FOLDER``, in float64.
+"""The script that the workers of a node run: ``node_script.py KIND WAY FOLDER``, in float64; ``KIND``: ``plain``,
+``sharded`` or ``mixed``.
 
 Its parts do not divide by two (a bias of one number has an empty shard), a weight is tied, one is frozen, there is a
 buffer, activations are recomputed in backward, and an epoch's last step leaves one rank of four without samples. Unless
@@ -73,6 +74,7 @@ def play(way: str, folder: Path, node: str) -> None:
             dies(folder, node).touch()
             signal.pause()
         group: Any = session._group
+        assert group._between.in_use == bool(os.environ.get("PILOT_BETWEEN_NODES"))
         waiting = SWITCHES.get(session.steps) if way == "1 -> 2 -> 1" else None
         while group._group is not None and group._group.generation == waiting and not group._membership.ready_for:
             group._attend(None)
@@ -121,13 +123,13 @@ def _gathered(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def main() -> None:
-    fabric, way, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
+    kind, way, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64)
     node = Path(os.environ.get("PILOT_WORKER_SOCKET", "alone")).stem
     if node != "alone":
         play(way, folder, node)
-    kept = train(sharded=fabric in ("sharded", "mixed"), mixed=fabric == "mixed")
+    kept = train(sharded=kind in ("sharded", "mixed"), mixed=kind == "mixed")
     torch.save(kept, ran(folder, node).with_suffix(".part"))
     ran(folder, node).with_suffix(".part").rename(ran(folder, node))
 

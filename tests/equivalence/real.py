@@ -25,7 +25,7 @@ COMPILING_S = 300.0
 def on_processes(row: Row, way: str, folder: Path, *more: str) -> Run:
     """One of :data:`~tests.equivalence.ways.WAYS`; ``more``: arguments of :mod:`tests.equivalence.worker`."""
     arguments = (row.name, way, str(folder), *more)
-    with plane(folder, Path(worker.__file__), *arguments, silent_s=20.0) as cluster:
+    with plane(folder, Path(worker.__file__), *arguments, silent_s=20.0, between_nodes=row.between_nodes) as cluster:
         groups = _changes(cluster, way, folder)
         cluster.wait_finished(COMPILING_S if row.needs else DEADLINE_S)
         last = list(cluster.training)

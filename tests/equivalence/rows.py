@@ -56,6 +56,7 @@ class Row(ABC):
     tolerance : relative and absolute, against one undisturbed process; infinite if rounding is amplified
     real : runs only on ranks that are processes: it draws random numbers, and threads share their generators
     needs : a program without which it is skipped
+    between_nodes : how real ranks sum with one another; empty: through rank processes
     core : it runs in each slice, and on real ranks
     """
 
@@ -69,6 +70,7 @@ class Row(ABC):
     tolerance: float = 1e-12
     real: bool = False
     needs: str = ""
+    between_nodes: str = ""
     core: bool = False
 
     @property

@@ -1,8 +1,10 @@
-"""However the two processes of a node sum, and whatever happens to the nodes, a script trains as it does alone."""
+"""However nodes and their processes sum, and whatever happens to the nodes, a script trains as it does alone."""
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,17 +14,23 @@ from safetensors.torch import load_file
 from pilot.checkpoint import store
 from pilot.checkpoint.export import export
 from tests.equivalence import node_script
-from tests.integration.plane import Plane, plane, run_alone
+from tests.equivalence.topics import nodes
+from tests.equivalence.topics.nodes import NodeRow
+from tests.integration.plane import Node, Plane, plane, run_alone
 
-FABRICS = (
-    pytest.param("shared-memory", 1, marks=pytest.mark.long),
-    pytest.param("shared-memory", 2, marks=pytest.mark.long),
-    ("gloo", 1),
-    pytest.param("gloo", 2, marks=pytest.mark.long),
-    pytest.param("sharded", 1, marks=pytest.mark.long),
-    ("sharded", 2),
-)
-"""How the processes of a node sum, and the rails between nodes."""
+EVERY_DAY = {
+    ("two processes per node, gloo", 1),
+    ("two processes per node, sharded", 2),
+    ("gloo between nodes of two processes", 1),
+    ("gloo between nodes of two processes, sharded", 1),
+}
+CASES = [
+    pytest.param(row, rails, marks=[] if (row.name, rails) in EVERY_DAY else pytest.mark.long, id=f"{row.name}-{rails}")
+    for row in nodes.ROWS
+    for rails in (1, 2)
+    if rails == 1 or not row.between_nodes
+]
+"""Each row, with one and two rails between nodes."""
 TOLERANCE = 1e-12
 SCRIPT = Path(node_script.__file__)
 
@@ -42,8 +50,14 @@ def ran(cluster: Plane, folder: Path) -> list[dict[str, torch.Tensor]]:
     return [torch.load(node_script.ran(folder, name)) for name in last]
 
 
-def fabric_of(fabric: str) -> dict[str, str]:
-    return {"node_fabric": fabric.replace("sharded", "gloo")}
+@contextmanager
+def cluster_of(row: NodeRow, rails: int, way: str, folder: Path) -> Iterator[tuple[Plane, list[Node], list[Node]]]:
+    """A plane with the workers of two nodes."""
+    arguments = "sharded" if row.sharded else "plain", way, str(folder)
+    fabrics = {"node_fabric": row.fabric, "between_nodes": row.between_nodes, "rails": rails}
+    with plane(folder, SCRIPT, *arguments, ranks_per_node=2, **fabrics) as cluster:
+        workers = cluster.start(4)
+        yield cluster, workers[:2], workers[2:]
 
 
 def assert_as_alone(ranks: list[dict[str, torch.Tensor]], alone: dict[str, torch.Tensor]) -> None:
@@ -54,30 +68,26 @@ def assert_as_alone(ranks: list[dict[str, torch.Tensor]], alone: dict[str, torch
             assert torch.equal(tensor, ranks[0][name])
 
 
-@pytest.mark.parametrize(("fabric", "rails"), FABRICS)
-def test_nodes_come_and_go(fabric: str, rails: int, alone: dict[str, torch.Tensor], tmp_path: Path) -> None:
-    arguments = fabric, "1 -> 2 -> 1", str(tmp_path)
-    with plane(tmp_path, SCRIPT, *arguments, ranks_per_node=2, rails=rails, **fabric_of(fabric)) as cluster:
-        nodes = cluster.start(4)
-        cluster.form(nodes[:2])
-        cluster.form(nodes, switch=True)
-        cluster.form(nodes[:2], switch=True)
+@pytest.mark.parametrize(("row", "rails"), CASES)
+def test_nodes_come_and_go(row: NodeRow, rails: int, alone: dict[str, torch.Tensor], tmp_path: Path) -> None:
+    with cluster_of(row, rails, "1 -> 2 -> 1", tmp_path) as (cluster, first, second):
+        cluster.form(first)
+        cluster.form([*first, *second], switch=True)
+        cluster.form(first, switch=True)
         ranks = ran(cluster, tmp_path)
     assert_as_alone(ranks, alone)
 
 
-@pytest.mark.parametrize(("fabric", "rails"), FABRICS)
-def test_a_node_is_killed(fabric: str, rails: int, alone: dict[str, torch.Tensor], tmp_path: Path) -> None:
-    arguments = fabric, "one of two killed", str(tmp_path)
-    with plane(tmp_path, SCRIPT, *arguments, ranks_per_node=2, rails=rails, **fabric_of(fabric)) as cluster:
-        nodes = cluster.start(4)
-        cluster.form(nodes)
-        for node in nodes[2:]:
+@pytest.mark.parametrize(("row", "rails"), CASES)
+def test_a_node_is_killed(row: NodeRow, rails: int, alone: dict[str, torch.Tensor], tmp_path: Path) -> None:
+    with cluster_of(row, rails, "one of two killed", tmp_path) as (cluster, first, second):
+        cluster.form([*first, *second])
+        for node in second:
             cluster.wait(node_script.dies(tmp_path, node.name).exists, "the step in which a node dies")
-        for node in nodes[2:]:
+        for node in second:
             cluster.kill(node)
         cluster.dissolve()
-        cluster.form(nodes[:2])
+        cluster.form(first)
         ranks = ran(cluster, tmp_path)
     assert_as_alone(ranks, alone)
 

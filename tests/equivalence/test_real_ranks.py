@@ -12,11 +12,12 @@ from tests.equivalence import recipe, ways
 from tests.equivalence.loops import SessionScript
 from tests.equivalence.real import on_processes
 from tests.equivalence.table import ROWS
+from tests.equivalence.topics.nodes import NodeRow
 from tests.equivalence.ways import WAYS, assert_as_plain, assert_as_undisturbed
 from tests.equivalence.worker import SLOW_BATCH, SLOW_EPOCHS
 from tests.everyday import one_in
 
-NAMES = [name for name, row in ROWS.items() if row.kind != "refused" and not isinstance(row, SessionScript)]
+NAMES = [name for name, row in ROWS.items() if row.kind != "refused" and not isinstance(row, SessionScript | NodeRow)]
 CORE = [name for name in NAMES if ROWS[name].core]
 
 
