@@ -1,4 +1,5 @@
-"""The cost of moving gradients from a GPU to the arena and back, against bare copies of the same bytes.
+"""The cost of moving gradients from a GPU to the arena and back, against bare copies of the same bytes, and against
+leaving them there as with ``between_nodes="nccl"``.
 
 Without a GPU it says so, and measures nothing.
 """
@@ -16,15 +17,20 @@ from typing import Any
 import torch
 
 from benchmarks.subjects import BATCH, SUBJECTS, make
+from pilot.train.between.between import Between
+from pilot.train.between.process_groups import Nccl
 from pilot.train.gradients.exchange import Exchange
 from pilot.train.gradients.step_words import Words
+from pilot.train.node.membership import Seat
 
 ROUNDS = 7
 WORDS = Words.of(0, False, 0.0)
 
 
 def measure(subject: str) -> dict[str, Any]:
-    """Median seconds of a backward pass, of one whose gradients are staged and copied back, and of bare copies."""
+    """Median seconds of a backward pass, of one whose gradients are staged and copied back, of one whose gradients stay
+    on the GPU, and of bare copies.
+    """
     model = make(subject).cuda()
     inputs = torch.randn(BATCH, SUBJECTS[subject][1], device="cuda")
     size = sum(p.numel() for p in model.parameters())
@@ -40,9 +46,8 @@ def measure(subject: str) -> dict[str, Any]:
         on_gpu.copy_(pinned, non_blocking=True)
 
     plain_s, copied_s = _seconds(backward), _seconds(copies)
-    exchange = Exchange(list(model.parameters()))
 
-    def staged() -> None:
+    def exchanged(exchange: Exchange) -> None:
         exchange.begin(lambda: None)
         exchange.begin_batch(1.0, last=True)
         backward()
@@ -50,9 +55,20 @@ def measure(subject: str) -> dict[str, Any]:
         exchange.finish(WORDS)
         exchange.take()
 
-    staged_s = _seconds(staged)
-    cost = (staged_s - plain_s) / copied_s
-    return {"backward_s": plain_s, "staged_s": staged_s, "bare_copies_s": copied_s, "cost_in_bare_copies": cost}
+    def seconds(between: Between | None) -> float:
+        exchange = Exchange(list(model.parameters()), between=between)
+        taken_s = _seconds(lambda: exchanged(exchange))
+        exchange.close()
+        return taken_s
+
+    staged_s, on_gpu_s = seconds(None), seconds(Between(Seat(), Nccl))
+    return {
+        "backward_s": plain_s,
+        "staged_s": staged_s,
+        "on_gpu_s": on_gpu_s,
+        "bare_copies_s": copied_s,
+        "cost_in_bare_copies": (staged_s - plain_s) / copied_s,
+    }
 
 
 def _seconds(work: Callable[[], None]) -> float:
