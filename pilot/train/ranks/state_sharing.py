@@ -99,6 +99,8 @@ class StateSharing:
         self.between.broadcast(root, size.nbytes, size)
         if group.rank in spreading.takers:
             arena = Arena.of_size(int(size[0]))
+        if arena is not None:
+            arena.close_fd()  # no other process maps it, and an open one would keep the state in memory
         self.between.broadcast(root, int(size[0]), arena.memory if arena is not None else None)
         return arena if group.rank in spreading.takers else None
 
