@@ -112,7 +112,7 @@ def silent_s(subject: str, between: str) -> float:
         try:
             pool.up()
             agents = [pool.agent(), pool.agent()]
-            options = ("--env", "PYTHONPATH", "--between-nodes", between)
+            options = ("--live", "--env", "PYTHONPATH", "--between-nodes", between)
             trainer = pool.submit(SCRIPT, "--subject", subject, "--folder", name, options=options)
             pool.until_step(trainer, STEPS_AROUND, nodes=2)
             survivor = pool.workers(agents[0])[0].pid
