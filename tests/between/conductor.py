@@ -189,7 +189,9 @@ class Conductor:
         self._note(f"order {generation}: {[host.name for host in self._want]}")
 
     def _dissolve(self, group: Group) -> None:
-        self._note(f"dissolve {group.generation}")
+        reports = [report for node in self.stage.nodes for report in node.heard(wire.GroupBroken)]
+        reasons = {report.reason for report in reports if report.generation == group.generation}
+        self._note(f"dissolve {group.generation}{': ' * bool(reasons)}{'; '.join(sorted(reasons))}")
         self.stage.dissolve(group.generation)
 
     # --- what it hears
@@ -211,7 +213,7 @@ class Conductor:
 
     def _is_over(self) -> bool:
         """Return whether the trainer has finished, and nothing else remains to be seen to."""
-        return self._finished() and self.fault is None and self._broken_s is None
+        return self._finished() and self.fault is None and not (self.current and self._is_broken(self.current))
 
     def _finished(self) -> bool:
         if self.current is None:
@@ -251,7 +253,7 @@ class Conductor:
     def _see_break(self, now_s: float) -> None:
         """Dissolve groups that a member has left, and order the next one."""
         groups = [group for group in (self.current, self.forming) if group is not None]
-        if not any(self._is_broken(group) for group in groups):
+        if groups and not any(self._is_broken(group) for group in groups):
             self._broken_s = None
             return
         if self._broken_s is None:
@@ -275,8 +277,11 @@ class Conductor:
         elif self.forming is None:
             self._form()
 
-    @staticmethod
-    def _is_broken(group: Group) -> bool:
+    def _is_broken(self, group: Group) -> bool:
+        """Return whether a member has died, its rank process has failed, or it reports that the group is broken."""
+        reports = (report for node in self.stage.nodes for report in node.heard(wire.GroupBroken))
+        if any(report.generation == group.generation for report in reports):
+            return True
         return any(not host.alive or host.ended_rank(group.generation) for host in group.hosts)
 
     def _see_fault(self, now_s: float) -> None:

@@ -161,9 +161,10 @@ def main() -> None:
     torch.set_default_dtype(torch.float64)
     holder = Holder(folder, name)
     hold_in_methods(holder)
+    before = opened()["descriptors"]
     task = Task(width, ballast, functools.partial(holder.at, "backward"))
     trained = train(folder, epochs, task, step_s, holder)
-    torch.save({"trained": trained, "open": opened()}, folder / f"saved-{name}")
+    torch.save({"trained": trained, "open": {**opened(), "before": before}}, folder / f"saved-{name}")
 
 
 if __name__ == "__main__":
