@@ -33,6 +33,8 @@ from tests.integration.disturbed import assert_exactly_once
 EPOCHS = 5
 STEP_S = 0.04
 SILENT_S = 1.0
+OWN_DESCRIPTORS, GLOO_DESCRIPTORS = 8, 8
+"""So many descriptors a worker may have at the end, besides those that it had at first; and for a gloo group."""
 
 
 @dataclass
@@ -109,7 +111,8 @@ def check_open(name: str, its: dict[str, Any], per_node: int) -> None:
     assert its["sockets"].count("ESTABLISHED") <= groups * (per_node - 1), f"{name} has connections: {its}"
     assert its["sockets"].count("LISTEN") <= groups, f"{name} has sockets: {its}"
     assert its["threads"].count("gloo_tcp_loop") <= groups, f"{name} has threads: {its}"
-    print(its["before"], its["descriptors"])
+    most = its["before"] + OWN_DESCRIPTORS + GLOO_DESCRIPTORS * groups
+    assert its["descriptors"] <= most, f"{name} has more than {most} descriptors: {its}"
 
 
 @cache
