@@ -10,7 +10,7 @@ from subprocess import Popen
 
 from pilot.core.commands import PauseGroup
 from pilot.protocol import wire
-from tests.between.drawn import Act, Play
+from tests.between.drawn import AT_THE_END, LASTING, Act, Play
 from tests.between.holds import Hold
 from tests.between.stage import Fault, Host, Stage, cut, stopped
 
@@ -22,7 +22,7 @@ FORMING_S = 4.0
 """A group with a fault that has not formed by then does not form."""
 QUIET_S = 4.0
 """A fault that nobody has reported by then is undone: nobody has waited for its node."""
-HELD_S = 2.5
+HELD_S = 4.0
 """If the victim has not come to its phase by then, the act is over."""
 MOMENT_S = 0.6
 TICK_S = 0.01
@@ -51,7 +51,7 @@ class Conductor:
         self.slowest_s = 0.0
         self._act = Act()
         self._want: list[Host] = []
-        self._stalls_before = 0
+        self._stalls_before, self._returns = 0, False
         self._pausing = False
         self._faulty_form = False
         self._broken_s: float | None = None
@@ -71,12 +71,18 @@ class Conductor:
             if self._finished():
                 self._note(f"finished before: {act}")
                 continue
+            if not act.soon:
+                self._until(lambda: self._settled() or self._is_over())
             self._perform(act)
-            self._until(lambda: self._settled() or self._is_over())
-        (self.stage.folder / "gate").touch()
+        self._until(lambda: self._settled() or self._is_over())
+        self._open_gate()
         self._until(self._is_over)
         self._note("finished")
         self.stage.stop()
+
+    def _open_gate(self) -> None:
+        """Let the workers train as fast as they can."""
+        (self.stage.folder / "gate").touch()
 
     def _note(self, text: str) -> None:
         self.noted.append(f"{time.monotonic() - self._began_s:6.2f} s  {text}")
@@ -90,10 +96,11 @@ class Conductor:
         if act.order:
             getattr(self, f"_order_{act.order}")()
         group = self.forming or self.current or before
-        assert group is not None
-        hosts = [host for host in group.hosts if host.alive]
+        hosts = [host for host in group.hosts if host.alive] if group is not None else []
         if not act.deed or not hosts:
             return
+        if act.phase == AT_THE_END:
+            self._open_gate()
         victim = hosts[act.victim % len(hosts)]
         number = act.victim // len(hosts) % self.play.per_node
         if not act.phase:
@@ -117,7 +124,8 @@ class Conductor:
     def _do(self, deed: str, host: Host, number: int, hosts: Sequence[Host]) -> None:
         self._note(f"{deed}: {host.name}")
         worker, group = host.workers[number], self.forming or self.current
-        self._stalls_before = len(self._stalls())
+        if deed in LASTING:
+            self._stalls_before, self._returns = len(self._stalls()), self._act.returns
         rank = self._rank_process(host, group)
         match deed:
             case "kill node":
@@ -312,7 +320,7 @@ class Conductor:
 
     def _resolve(self, fault: Fault) -> None:
         """Kill the node, or undo the fault after the groups are dissolved."""
-        if not self._act.returns:
+        if not self._returns:
             self.stage.kill_host(fault.host)
             return
         for group in (self.current, self.forming):

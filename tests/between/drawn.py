@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 IN_A_STEP = ("batch", "backward", "step", "sum", "settle")
 BETWEEN_STEPS = ("gather", "evaluate", "end of epoch", "save")
-IN_A_START = ("start", "share", "give", "take")
+IN_A_START = ("start", "connect", "share", "give", "take")
+IN_A_LOSS = "abandon"
+WITHOUT_GROUPS = {"connect": "start", "abandon": ""}
+"""What takes the place of phases that there are only with process groups."""
 AT_THE_END = "finish"
 VICTIMS = {"give": 0, "take": -1}
 """Of a group with a newcomer, which is last, the first node gives it the state."""
@@ -26,7 +29,8 @@ class Act:
     comes to ``phase`` ("": none), having been there ``skip`` times, and holds; or ``delay_s`` pass. Then the ``deed``
     is done to it, its node or its rank process; if ``late``, ``delay_s`` after the worker goes on. The coordinator
     learns of a death after ``reaction_s``, and of what lasts by reports of stalls: then the node is killed, or if it
-    ``returns``, the fault is undone and it is in the next group again.
+    ``returns``, the fault is undone and it is in the next group again. If it is ``soon``, what happened before need
+    not be over.
     """
 
     order: str = ""
@@ -38,10 +42,12 @@ class Act:
     deed: str = ""
     reaction_s: float = 0.0
     returns: bool = False
+    soon: bool = False
 
     def __str__(self) -> str:
         where = f"in {self.phase}" if self.phase else f"after {self.delay_s:.2f} s"
-        parts = [self.order, where, self.deed and f"{self.deed} {self.victim}", "late" * self.late]
+        deed = self.deed and f"{self.deed} {self.victim}"
+        parts = ["soon" * self.soon, self.order, where, deed, "late" * self.late]
         return " ".join(part for part in parts if part)
 
 
@@ -64,17 +70,32 @@ class Play:
         return sum(act.order == "join" for act in self.acts)
 
 
-def drawn(seed: int, *, networks: bool = True) -> Play:
-    """Return the play of a seed; ``networks``: nodes have networks that can be cut."""
+def drawn(seed: int, *, networks: bool = True, groups: bool = True) -> Play:
+    """Return the play of a seed; ``networks``: nodes have networks that can be cut; ``groups``: they are connected by
+    process groups.
+    """
     dice = random.Random(seed)
     per_node = dice.choice((1, 1, 1, 1, 2))
     nodes = dice.choice((2, 2, 3, 3, 4)) if per_node == 1 else 2
     width, ballast = dice.choice((16, 16, 2000)), dice.choice((0, 0, 1_000_000))
-    checkpoints_s = dice.choice((0.15, 0.4, 1e9))
-    acts = [_act(dice, networks) for _ in range(dice.randrange(2, 5))]
+    acts = [act for _ in range(dice.randrange(2, 4)) for act in _acts(dice, networks)]
+    if not groups:
+        acts = [replace(act, phase=WITHOUT_GROUPS.get(act.phase, act.phase)) for act in acts]
     if dice.random() < 0.25:
         acts.append(_deed(dice, networks, Act(phase=AT_THE_END)))
+    saves = any(act.phase == "save" for act in acts)
+    checkpoints_s = 0.15 if saves else dice.choice((0.4, 1e9))
     return Play(seed, nodes, per_node, width, ballast, checkpoints_s, tuple(acts))
+
+
+def _acts(dice: random.Random, networks: bool) -> list[Act]:
+    """Return an act, and perhaps another one on top of it."""
+    acts = [_act(dice, networks)]
+    if dice.random() < 0.3:
+        phase = dice.choice(("", IN_A_LOSS, "start", "connect"))
+        delay_s = 0.0 if phase else dice.uniform(0.0, 0.8)
+        acts.append(Act(phase=phase, victim=dice.randrange(8), delay_s=delay_s, deed=dice.choice(DEATHS), soon=True))
+    return acts
 
 
 def _act(dice: random.Random, networks: bool) -> Act:

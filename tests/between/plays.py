@@ -63,7 +63,8 @@ class Outcome:
 
 def outcome(seed: int, between: str, lan: Lan | None, folder: Path) -> Outcome:
     """Play, and check what must hold afterwards."""
-    play, made, began_s = drawn(seed, networks=lan is not None), Outcome(seed, between), time.monotonic()
+    play = drawn(seed, networks=lan is not None, groups=between not in ("", "mpi"))
+    made, began_s = Outcome(seed, between), time.monotonic()
     arguments = str(EPOCHS), str(play.width), str(play.ballast), str(STEP_S)
     stage = Stage(
         folder,

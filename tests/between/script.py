@@ -23,6 +23,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import pilot.train
+from pilot.train.between.process_groups import Gloo
 from pilot.train.data.order import permutation
 from pilot.train.ranks.elastic import Elastic
 from pilot.train.ranks.saver import Saver
@@ -39,12 +40,15 @@ METHODS: dict[str, tuple[type, str]] = {
     "gather": (Elastic, "gather"),
     "start": (Elastic, "_begin"),
     "share": (StateSharing, "share"),
-    "give": (StateSharing, "_give"),
-    "take": (StateSharing, "_take"),
+    "connect": (Gloo, "__init__"),
+    "abandon": (Gloo, "abandon"),
     "save": (Saver, "start_part"),
     "finish": (Elastic, "finish"),
 }
 """Phases that begin with a call of a method."""
+
+SENDING = {"give": ("_give", "_send_between"), "take": ("_take", "_send_between")}
+"""The methods of a node that gives its state, and of one that takes it."""
 
 
 class Held(nn.Module):
@@ -131,7 +135,9 @@ def opened() -> dict[str, Any]:
 
 def hold_in_methods(holder: Holder) -> None:
     """Let the worker hold where phases begin."""
-    for phase, (kind, name) in METHODS.items():
+    methods = [(phase, *method) for phase, method in METHODS.items()]
+    methods += [(phase, StateSharing, name) for phase, names in SENDING.items() for name in names]
+    for phase, kind, name in methods:
         setattr(kind, name, _held(getattr(kind, name), functools.partial(holder.at, phase)))
 
 

@@ -43,6 +43,7 @@ def test_the_plays_of_all_seeds_have_each_deed_in_each_phase() -> None:
     acts = [*chain.from_iterable(drawn.drawn(seed).acts for seed in ALL)]
     phases = (*drawn.IN_A_STEP, *drawn.BETWEEN_STEPS, *drawn.IN_A_START, drawn.AT_THE_END)
     kinds = {"deaths": drawn.DEATHS, "stops": drawn.STOPS, "cuts": drawn.CUTS}
+    assert any(act.phase == drawn.IN_A_LOSS and act.soon for act in acts)
     struck = {(kind, act.phase) for act in acts for kind, deeds in kinds.items() if act.deed in deeds}
     assert struck >= {(kind, phase) for kind in kinds for phase in phases}
     assert {act.order for act in acts} >= set(drawn.CHANGES)
