@@ -12,6 +12,7 @@ import functools
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +24,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import pilot.train
-from pilot.train.between.process_groups import Gloo
+from pilot.train.between.process_groups import FORM_LIMIT_S, Gloo
 from pilot.train.data.order import permutation
 from pilot.train.ranks.elastic import Elastic
 from pilot.train.ranks.saver import Saver
@@ -33,6 +34,7 @@ from tests.between.holds import Holder
 SAMPLES, BATCH, SEED = 500, 32, 1
 EVALUATED_EVERY = 6
 _NEW_NETWORK = 0x40000000
+_MORE_S = 10.0
 
 METHODS: dict[str, tuple[type, str]] = {
     "sum": (Elastic, "summed"),
@@ -133,6 +135,13 @@ def opened() -> dict[str, Any]:
     return {"sockets": sorted(sockets), "threads": sorted(threads), "descriptors": process.num_fds()}
 
 
+def wait_for_threads() -> None:
+    """Wait until all threads are over but this one: a process group that cannot form takes until its time limit."""
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread():
+            thread.join(FORM_LIMIT_S + _MORE_S)
+
+
 def hold_in_methods(holder: Holder) -> None:
     """Let the worker hold where phases begin."""
     methods = [(phase, *method) for phase, method in METHODS.items()]
@@ -170,6 +179,7 @@ def main() -> None:
     before = opened()["descriptors"]
     task = Task(width, ballast, functools.partial(holder.at, "backward"))
     trained = train(folder, epochs, task, step_s, holder)
+    wait_for_threads()
     torch.save({"trained": trained, "open": {**opened(), "before": before}}, folder / f"saved-{name}")
 
 
