@@ -95,7 +95,7 @@ chaos: $(READY)
 
 # Seeded plays of the data plane: nodes with networks of their own die in each phase.
 plays: $(READY)
-	$(BIN)/python -m tests.between.plays --seeds $(or $(SEEDS),0:200) --between $(or $(BETWEEN),mpi) --jobs 2
+	$(BIN)/python -m tests.between.plays --seeds $(or $(SEEDS),0:200) --between $(or $(BETWEEN),gloo) --jobs 2
 
 # How often each test with a real pool fails, alone and beside a busy process on each core.
 flaky: $(READY)

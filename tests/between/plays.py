@@ -15,11 +15,12 @@ import time
 import traceback
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 
@@ -63,7 +64,7 @@ class Outcome:
 
 def outcome(seed: int, between: str, lan: Lan | None, folder: Path) -> Outcome:
     """Play, and check what must hold afterwards."""
-    play = drawn(seed, networks=lan is not None, groups=between not in ("", "mpi"))
+    play = drawn(seed, networks=lan is not None, groups=between != "mpi")
     made, began_s = Outcome(seed, between), time.monotonic()
     arguments = str(EPOCHS), str(play.width), str(play.ballast), str(STEP_S)
     stage = Stage(
@@ -79,9 +80,9 @@ def outcome(seed: int, between: str, lan: Lan | None, folder: Path) -> Outcome:
     try:
         conductor.run()
         check(stage, conductor, play)
-    except Exception:  # whatever it is, the play has failed, and others follow
+    except Exception as error:  # whatever it is, the play has failed, and others follow
         stage.print_stacks()
-        made.error, made.logs = error_text(), stage.texts()
+        made.error, made.logs = f"{type(error).__name__}: {error}\n{traceback.format_exc()}", stage.texts()
     finally:
         stage.clean()
     left = stage.leftovers()
@@ -126,30 +127,15 @@ def _plain(width: int) -> dict[str, Any]:
         torch.set_default_dtype(before)
 
 
-def error_text() -> str:
-    """Return the exception that is handled, its message first."""
-    kind, error, _ = sys.exc_info()
-    name = kind.__name__ if kind is not None else ""
-    return f"{name}: {error}\n{traceback.format_exc()}"
-
-
 @contextmanager
 def networks() -> Iterator[Lan | None]:
     """Give networks to the nodes of a play, None where there can be none."""
     if unavailable():
         yield None
         return
-    before = os.environ.get("MPIR_CVAR_NOLOCAL")
-    os.environ["MPIR_CVAR_NOLOCAL"] = "1"  # ranks communicate through the network, which can be cut
-    lan = Lan()
-    try:
+    through_network = {"MPIR_CVAR_NOLOCAL": "1"}
+    with mock.patch.dict(os.environ, through_network), closing(Lan()) as lan:
         yield lan
-    finally:
-        lan.close()
-        if before is None:
-            del os.environ["MPIR_CVAR_NOLOCAL"]
-        else:
-            os.environ["MPIR_CVAR_NOLOCAL"] = before
 
 
 def played(seed: int, between: str) -> Outcome:
@@ -162,7 +148,7 @@ def played(seed: int, between: str) -> Outcome:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", default="0:20", help="one, or FIRST:LAST+1")
-    parser.add_argument("--between", default="", choices=("", "mpi", "gloo"))
+    parser.add_argument("--between", default="mpi", choices=("mpi", "gloo"))
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--json", type=Path, help="a file for all outcomes")
     parser.add_argument("--verbose", action="store_true", help="print what happened in each play")
@@ -173,7 +159,7 @@ def main() -> None:
         print(f"no networks are cut: {reason}")
     outcomes = []
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(arguments.jobs, mp_context=context, max_tasks_per_child=None) as jobs:
+    with ProcessPoolExecutor(arguments.jobs, mp_context=context) as jobs:
         for made in jobs.map(played, seeds, [arguments.between] * len(seeds)):
             outcomes.append(made)
             print(made.line(), flush=True)

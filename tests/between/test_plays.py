@@ -12,8 +12,8 @@ from tests.between import drawn
 from tests.between.plays import networks, outcome
 from tests.chaos.network import Lan, unavailable
 
-SEEDS = (0, 2, 15)
-SEEDS_WITHOUT_NETWORKS = (1,)
+SEEDS = [("gloo", 2), ("gloo", 41), ("gloo", 58), ("mpi", 15)]
+SEEDS_WITHOUT_NETWORKS = [("gloo", 1)]
 ALL = range(200)
 
 
@@ -27,15 +27,15 @@ def lan() -> Iterator[Lan]:
         yield made
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_a_play_in_networks_that_are_cut(tmp_path: Path, lan: Lan, seed: int) -> None:
-    made = outcome(seed, "mpi", lan, tmp_path)
+@pytest.mark.parametrize(("between", "seed"), SEEDS)
+def test_a_play_in_networks_that_are_cut(tmp_path: Path, lan: Lan, between: str, seed: int) -> None:
+    made = outcome(seed, between, lan, tmp_path)
     assert not made.error, made.text()
 
 
-@pytest.mark.parametrize("seed", SEEDS_WITHOUT_NETWORKS)
-def test_a_play_without_networks(tmp_path: Path, seed: int) -> None:
-    made = outcome(seed, "mpi", None, tmp_path)
+@pytest.mark.parametrize(("between", "seed"), SEEDS_WITHOUT_NETWORKS)
+def test_a_play_without_networks(tmp_path: Path, between: str, seed: int) -> None:
+    made = outcome(seed, between, None, tmp_path)
     assert not made.error, made.text()
 
 
