@@ -34,7 +34,7 @@ from tests.integration.disturbed import assert_exactly_once
 EPOCHS = 5
 STEP_S = 0.04
 SILENT_S = 1.0
-OWN_DESCRIPTORS, GLOO_DESCRIPTORS = 8, 8
+OWN_DESCRIPTORS, GLOO_DESCRIPTORS = 4, 8
 """So many descriptors a worker may have at the end, besides those that it had at first; and for a gloo group."""
 
 
