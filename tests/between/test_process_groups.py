@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -157,3 +159,33 @@ def test_the_way_must_fit_the_model() -> None:
         between_nodes(environment, Seat(), [torch.zeros(1)], in_rounds=False)
     assert not between_nodes(environment, Seat(), [torch.zeros(1)], in_rounds=True).in_use
     assert not between_nodes({}, Seat(), [torch.zeros(1)], in_rounds=False).in_use
+
+
+FORKS = """
+import os, sys, torch
+from functools import partial
+from pilot.train.between.process_groups import Gloo
+from tests.between import test_process_groups as threads
+
+members = threads.Members(partial(Gloo, interface="lo"))
+members.form()
+child = os.fork()
+if child == 0:
+    sys.exit(0)
+
+def add(rank, one):
+    numbers = torch.ones(1)
+    one.sum(numbers, "")
+    one.finish()
+    return numbers.item()
+
+status = os.waitpid(child, 0)[1]
+sums = members.do(add)
+print(status, *sums, flush=True)
+os._exit(0)
+"""
+
+
+def test_a_child_that_a_script_forks_ends_and_leaves_the_group_alone() -> None:
+    printed = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=DEADLINE_S)
+    assert printed.stdout.split() == ["0", "3.0", "3.0", "3.0"], printed.stderr

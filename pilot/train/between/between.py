@@ -15,6 +15,7 @@ buffers are used again only when no pending work can write to them.
 from __future__ import annotations
 
 import atexit
+import ctypes
 import os
 import sys
 import time
@@ -61,7 +62,7 @@ class Between:
         self._generation = 0
         self._pending: list[Work] = []
         if make is not None:  # pending work would keep a script that fails from ending
-            atexit.register(lambda: self.abandon(self._generation))
+            atexit.register(self._process_ends, os.getpid())
         #: waits until a function returns True, and handles events; :class:`PeerGone` if the generation is lost
         self.until: Callable[[Callable[[], bool]], None] = lambda _done: None
         #: called with a generation that cannot go on, and the reason
@@ -125,6 +126,12 @@ class Between:
             time.sleep(1e-3)
         self._pending.clear()
         self._group = None
+
+    def _process_ends(self, number: int) -> None:
+        if number == os.getpid():
+            self.abandon(self._generation)
+        else:  # the script has forked it: it has our connections, but not the threads for which the group would wait
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._group))
 
     # --- sums and states -----------------------------------------------------------------------------------------
 
