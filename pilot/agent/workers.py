@@ -253,7 +253,7 @@ class Workers:
             "PILOT_BETWEEN_NODES": order.between_nodes,
             "PILOT_INTERFACES": ",".join(self.interfaces),
         }
-        if order.between_nodes == "nccl":
+        if order.between_nodes == "nccl" and not order.launch.ddp:  # whose script sums by itself
             ours |= _NCCL | {_BACKENDS[1]: f"={','.join(self.interfaces)}"}
         if self.imports is not None:
             ours[IMPORTS] = str(imports_file(self.imports, order.launch.python))

@@ -45,6 +45,7 @@ class Bench:
         environment: dict[str, str] | None = None,
         arguments: Sequence[str] = (),
         between_nodes: str = "mpi",
+        ddp: bool = False,
     ) -> None:
         path = self.folder / "train.py"
         path.write_text(RANK + script)
@@ -52,7 +53,7 @@ class Bench:
         directory = str(self.folder / "t")
         here = str(self.folder)
         given = environment or {}
-        launch = LaunchSpec("train.py", digest, [*arguments], here, sys.executable, given)
+        launch = LaunchSpec("train.py", digest, [*arguments], here, sys.executable, given, ddp=ddp)
         order = wire.StartWorker("t", "", directory, launch, 60.0, 2, ranks=ranks, between_nodes=between_nodes)
         self.workers.launch(order)
 
@@ -130,6 +131,17 @@ def test_each_is_told_how_nodes_sum_and_torch_leaves_lost_peers_to_us(
         async with bench(tmp_path) as it:
             it.launch(f"sys.exit(' '.join(os.environ[name] for name in {names}))", 1, given, between_nodes=between)
             assert f"{between} lo,127.0.0.1 {of_nccl}" in (await it.end()).tail
+
+    asyncio.run(play())
+
+
+def test_a_script_for_torchrun_keeps_the_time_limits_of_nccl(tmp_path: Path) -> None:
+    async def play() -> None:
+        async with bench(tmp_path) as it:
+            it.launch("signal.pause()", 1, between_nodes="nccl", ddp=True)
+            variables = it.workers._variables(it.workers._workers["t"], 0)
+            assert variables["NCCL_SOCKET_IFNAME"] == "lo"
+            assert not any(name.startswith("TORCH_NCCL") for name in variables)
 
     asyncio.run(play())
 
