@@ -19,6 +19,7 @@ import psutil
 import torch
 
 from pilot.comm.naps import connections
+from pilot.core.errors import PilotError
 from pilot.train.node.node_group import NEVER, ThenCopy, Work
 
 FORM_LIMIT_S = 10.0
@@ -174,7 +175,10 @@ class Forming:
 
 def _address(interface: str) -> str:
     """Return the IPv4 address of ``interface``, which MPI uses, too."""
-    return next(one.address for one in psutil.net_if_addrs()[interface] if one.family == socket.AF_INET)
+    for one in psutil.net_if_addrs().get(interface, ()):
+        if one.family == socket.AF_INET:
+            return str(one.address)
+    raise PilotError(f"this node has no network interface {interface!r} with an IPv4 address")
 
 
 def _packed(end: tuple[Any, ...]) -> bytes:
