@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import cache
 from itertools import islice
 
 from pilot.core import events
@@ -18,7 +19,7 @@ from pilot.core.bookkeeping import Bookkeeping
 from pilot.core.commands import Command
 from pilot.core.curves.curve import is_rate
 from pilot.core.curves.mixed import reference_rate
-from pilot.core.curves.speeds import Speed, known, speed
+from pilot.core.curves.speeds import Speed, speed
 from pilot.core.plan.objective import IN_NODES
 from pilot.core.plan.problem import Candidate
 from pilot.core.pool.evidence import headline
@@ -72,11 +73,10 @@ class NodeTypes(Bookkeeping):
 
     def speeds(self, trainer: Trainer, kinds: Iterable[str] | None = None) -> dict[str, Speed]:
         """The trainer's speeds on nodes that count as ``kinds``; None: all types that plans tell apart now."""
-        own, given = trainer.speeds, dict(trainer.spec.speeds)
-        found = {kind: known(own, kind, given) for kind in (self._by_type() if kinds is None else kinds)}
         several = (t.speeds for t in reversed(self.trainers.values()) if len(t.speeds.counts) > 1)
-        others = list(islice(several, NEWEST)) if None in found.values() else []
-        return {kind: its or speed(own, kind, others, given) for kind, its in found.items()}
+        others, given = cache(lambda: list(islice(several, NEWEST))), dict(trainer.spec.speeds)
+        asked = self._by_type() if kinds is None else kinds
+        return {kind: speed(trainer.speeds, kind, others, given) for kind in asked}
 
     def _speeds_moved(self, trainer: Trainer) -> bool:
         """Whether measurements contradict what the last problem says of its speeds and shares."""

@@ -8,7 +8,7 @@ that were measured on both types, and a prior that says that types are alike.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, median, median_low
 
@@ -87,25 +87,16 @@ class Speeds:
         return Speed(math.exp(self.ln_per_s[kind] - self.ln_per_s[reference]), error)
 
 
-def known(of: Speeds, kind: str, given: Mapping[str, float]) -> Speed | None:
-    """A trainer's speed on nodes that count as ``kind``, as ``given`` or measured; None: neither."""
+def speed(of: Speeds, kind: str, others: Callable[[], Sequence[Speeds]], given: Mapping[str, float]) -> Speed:
+    """A trainer's speed on nodes that count as ``kind``: as ``given``, or measured, or as ``others`` say, which are
+    asked only then."""
     plain = type_of(kind)
     reference = plain if plain in given else of.reference
     if reference is None:
-        return None
+        reference = next((other.reference for other in others()), None)  # what it will probably be
     found = Speed(1.0) if kind == reference else of.relative(kind, reference)
-    return Speed(given[plain] * found.value) if found is not None and plain in given else found
-
-
-def speed(of: Speeds, kind: str, others: Sequence[Speeds], given: Mapping[str, float]) -> Speed:
-    """The same, or as ``others`` say."""
-    plain = type_of(kind)
-    if (found := known(of, kind, given)) is not None:
-        return found
-    if plain in given:
-        return Speed(given[plain] * _expected(kind, plain, others).value)
-    reference = others[0].reference if of.reference is None and others else of.reference  # what it will probably be
-    return Speed(1.0) if kind == reference else _expected(kind, reference, others)
+    found = found or _expected(kind, reference, others())
+    return Speed(given[plain] * found.value) if plain in given else found
 
 
 def _expected(kind: str, reference: str | None, others: Sequence[Speeds]) -> Speed:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 
 import pytest
 
-from pilot.core.curves.speeds import SLOW_SHARE, Speeds, speed
+from pilot.core.curves import speeds as curves_speeds
+from pilot.core.curves.speeds import SLOW_SHARE, Speed, Speeds
 from pilot.core.ids import NodeId
 
 NODES = [NodeId(f"n{i}") for i in range(8)]
+
+
+def speed(its: Speeds, kind: str, others: Sequence[Speeds], given: Mapping[str, float]) -> Speed:
+    return curves_speeds.speed(its, kind, lambda: others, given)
 
 
 def of(**per_s: float) -> Speeds:
