@@ -18,8 +18,6 @@ class Bound(StrEnum):
     """How many trainers a problem includes at most."""
     NODES = "--max-nodes"
     """How many nodes the trainers run on at most; none waits."""
-    TYPES = "the types of nodes"
-    """Which types the trainers that wait can use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +42,6 @@ class Idle:
                 return f"{idle} because plans include at most {self.most} trainers: {waits}"
             case Bound.NODES:
                 return f"{idle} because of the trainers' {self.bound} (up to {self.most}): none waits"
-            case Bound.TYPES:
-                return f"{idle}: {waits} for nodes of other types"
 
 
 def idle_by(nodes: int, admitted: Sequence[Trainer], beyond: Sequence[Trainer], bound: Bound, most: int) -> Idle | None:
