@@ -24,7 +24,7 @@ from benchmarks.planners import installed, timed
 from benchmarks.planners import problem as one_type
 from pilot import planners
 from pilot.core.plan.problem import Problem
-from pilot.planners import mixed_prices
+from pilot.planners import prices
 from tests.unit.planners.mixed_problems import SOLVERS_TOLERANCE, disagreement, missed, random_problem
 
 SIZES = ((100, 10), (800, 35), (4600, 100))
@@ -105,7 +105,7 @@ def agreement(found_by: str, problems: int) -> Agreement:
     """A solver solves every second problem from the plan by prices on, the others from nothing."""
     numbered = [(seed, random_problem(seed)) for seed in range(problems)]
     if found_by == "prices":
-        found = [missed(each, mixed_prices.plan(each, "dp")) for _, each in numbered]
+        found = [missed(each, prices.plan(each, "dp")) for _, each in numbered]
     else:
         found = [disagreement(each, found_by, from_prices=bool(seed % 2)) for seed, each in numbered]
     return Agreement(found_by, problems, sum(share <= SOLVERS_TOLERANCE for share in found))

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from pilot.core.curves.curve import Curve
 from pilot.core.plan.problem import Candidate, Plan, PlanStatus, Problem
-from pilot.planners import mixed_prices, prices
+from pilot.planners import prices
 from pilot.planners.choice import NO_GAIN, plan_of
 
 _DIGITS = 12
@@ -65,12 +65,10 @@ def plan(problem: Problem, limit_s: float = math.inf) -> Plan:
 def incumbent(problem: Problem, deadline_s: float) -> Plan:
     """The optimal plan; where that would take longer than until ``deadline_s``, or there are several types, the one by
     prices, at once."""
-    if problem.types:
-        return mixed_prices.plan(problem, "dp")
     made = None
-    if additions(problem) <= ADDITIONS_PER_S * (deadline_s - time.monotonic()):
+    if not problem.types and additions(problem) <= ADDITIONS_PER_S * (deadline_s - time.monotonic()):
         made = optimum(problem, deadline_s)
-    return made or prices.plan(problem, optimum, "dp")
+    return made or prices.plan(problem, "dp")
 
 
 def additions(problem: Problem) -> float:
@@ -130,7 +128,8 @@ def _gain(candidate: Candidate, problem: Problem, most: int) -> Gain:
 @lru_cache(maxsize=128)
 def _values(curve: Curve, largest: int) -> NDArray[np.float64]:
     """:meth:`Curve.at` for 0, 1, …, ``largest`` (eq. 12)."""
-    return prices.values(curve, np.arange(largest + 1))
+    counts, last = np.arange(largest + 1), curve.nodes[-1]
+    return np.where(counts > last, curve.per_s[-1] * counts / last, np.interp(counts, curve.nodes, curve.per_s))
 
 
 def _costs(gain: Gain) -> tuple[float, float]:

@@ -14,7 +14,7 @@ from pilot.core.errors import SolverError, UserError
 from pilot.core.ids import TrainerId
 from pilot.core.plan.between import interim
 from pilot.core.plan.problem import Plan, PlanStatus, Problem
-from pilot.planners import dp, milp, mixed_model, mixed_prices, solvers
+from pilot.planners import dp, milp, mixed_model, prices, solvers
 from pilot.planners.choice import can_stay, plan_of
 from tests.unit.planners.mixed_problems import (
     SOLVERS_TOLERANCE,
@@ -46,7 +46,7 @@ def checked(problem: Problem, plan: Plan) -> float:
 
 
 def test_plans_by_prices_are_feasible_and_within_the_bound_and_mostly_the_best() -> None:
-    lack = [checked(problem, mixed_prices.plan(problem, "dp")) for problem in map(random_problem, SEEDS)]
+    lack = [checked(problem, prices.plan(problem, "dp")) for problem in map(random_problem, SEEDS)]
     assert sum(part <= 1e-9 for part in lack) >= 0.9 * len(lack)
 
 
@@ -107,7 +107,7 @@ def crowd(seed: int, types: int = 3) -> Problem:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_crowd_gets_nearly_the_bound(seed: int) -> None:
-    plan = mixed_prices.plan(crowd(seed), "dp")
+    plan = prices.plan(crowd(seed), "dp")
     assert plan.gap is not None and plan.gap < 0.01
     assert crowd(seed).permits(plan)
 
@@ -117,7 +117,7 @@ def test_where_there_are_too_many_types_no_bound_is_claimed() -> None:
     wide = replace(mixed_candidate((0,) * 8, (1.0,) * 8, low=8), must_run=True)
     other = mixed_candidate((0,) * 8, (1.0,) * 8)
     given = replace(mixed_problem((1,) * 8, wide, other), types=tuple("abcdefgh"))
-    plan = mixed_prices.plan(given, "dp")
+    plan = prices.plan(given, "dp")
     assert plan.gap is None and dict(plan.by_type)[TrainerId("a")] == (1,) * 8
 
 
@@ -127,7 +127,7 @@ def test_types_on_which_all_are_as_fast_are_planned_as_well_as_one() -> None:
         fair = replace(given, candidates=tuple(replace(c, speeds=(1.0,) * 3) for c in given.candidates))
         plain = tuple(replace(c, held=(), speeds=()) for c in given.candidates)
         best = dp.plan(replace(given, types=(), types_nodes=(), candidates=plain)).objective
-        assert mixed_prices.plan(fair, "dp").objective == pytest.approx(best, rel=0.005)
+        assert prices.plan(fair, "dp").objective == pytest.approx(best, rel=0.005)
 
 
 def test_where_the_queue_is_shared_a_trainer_that_can_use_what_is_left_is_planned_for() -> None:
@@ -160,5 +160,5 @@ def test_between_decisions_pins_hold() -> None:
 
 def test_of_those_that_must_run_but_do_not_fit_together_the_first_do() -> None:
     must = replace(mixed_candidate((0, 0), (0.0, 1.0), low=2), must_run=True)
-    plan = mixed_prices.plan(mixed_problem((3, 3), must, must), "dp")
+    plan = prices.plan(mixed_problem((3, 3), must, must), "dp")
     assert dict(plan.by_type) == {"a": (0, 3), "b": (0, 0)}

@@ -5,16 +5,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, pairwise
 from statistics import fmean
 
 import numpy as np
 
-from pilot.core.curves.curve import Curve
+from pilot.core.curves.curve import Curve, concave_hull
 from pilot.core.ids import TrainerId
 from pilot.core.plan.problem import Candidate, Problem
-from pilot.planners import make, prices
+from pilot.planners import make
 from pilot.research.sim.accounting import Account, Accounting, Counts, group_rate, times_of
 from pilot.research.sim.records import Admitted, Kind, Records
 from pilot.research.traces.fragments import Floats
@@ -271,9 +272,11 @@ class IntegralMeter:
 
     def _shared_rate(self, admitted: Admitted, nodes: Nodes) -> float:
         """The best mean total rate on ``nodes`` nodes on average, at most as many at a time as the pool ever had."""
-        most = int(self._pool.max())
-        problem = Problem(most, 1.0, self._candidates(admitted))
-        return prices.relaxed(problem, prices.steps_of(problem), nodes[0])
+        each = (_steps(candidate, int(self._pool.max())) for candidate in self._candidates(admitted))
+        rate, left = 0.0, nodes[0]
+        for per_node, more in sorted(chain.from_iterable(each), reverse=True):
+            rate, left = rate + max(0.0, per_node) * min(more, left), left - min(more, left)
+        return rate
 
     def _candidates(self, admitted: Admitted) -> tuple[Candidate, ...]:
         trainers = [kind for kind, count in admitted for _ in range(count)]
@@ -291,6 +294,14 @@ class IntegralMeter:
 def _rate_on(c: Candidate, held: Counts) -> float:
     """Its true rate on nodes of several types."""
     return group_rate(c.value, held, c.speeds, c.one_type) if sum(held) >= c.min_nodes else 0.0
+
+
+def _steps(c: Candidate, most: int) -> Iterator[tuple[float, int]]:
+    """The steps along the concave hull of its rates on up to ``most`` nodes: what a node adds, and how many nodes."""
+    tried = {c.min_nodes, c.max_nodes, most, *c.value.counts(), *c.sizes}
+    counts = [0, *sorted(n for n in tried if 0 < n <= most and c.allows(n))]
+    for (left, low), (right, high) in pairwise(concave_hull((n, c.value_at(n)) for n in counts)):
+        yield (high - low) / (right - left), right - left
 
 
 def returns_on_rescale(columns: Mapping[str, Floats]) -> Floats:

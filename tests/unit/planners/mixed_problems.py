@@ -12,7 +12,7 @@ from random import Random
 from pilot.core.curves.curve import Curve
 from pilot.core.plan.placing import place
 from pilot.core.plan.problem import ByType, Candidate, Plan, PlanStatus, Problem
-from pilot.planners import milp, mixed_prices
+from pilot.planners import milp, prices
 from pilot.planners.choice import plan_of
 from tests.unit.planners.problems import NAMES
 
@@ -115,7 +115,7 @@ SOLVERS_TOLERANCE = 1e-6
 def disagreement(problem: Problem, solver: str, from_prices: bool) -> float:
     """How far the value of a solver's plan is from the optimum, as a share of the largest value; infinite if it did not
     prove it."""
-    start = mixed_prices.plan(problem, "dp") if from_prices else None
+    start = prices.plan(problem, "dp") if from_prices else None
     outcome = milp.solve(problem, time.monotonic() + 60.0, solver, milp.MIXED, start)
     if not outcome.proved:
         return math.inf
