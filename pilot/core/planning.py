@@ -78,12 +78,10 @@ class Planning(NodeTypes):
             return None
         admitted, most = self.admitted(), self.parallel_most
         bound = Bound.PROBLEM if self.config.max_parallel_trainers is None else Bound.PARALLEL
-        stranded = self.stranded()
-        beyond = self._registry.queued([*admitted, *stranded])
+        beyond = self._registry.queued([*admitted, *self.stranded()])
         if beyond and len(admitted) < most:
             return None
-        found = idle_by(free - len(self._ending(self.now_s).nodes), admitted, beyond, bound, most)
-        return found or (Idle(free, Bound.TYPES, most, len(stranded)) if stranded else None)
+        return idle_by(free - len(self._ending(self.now_s).nodes), admitted, beyond, bound, most)
 
     def undecided(self, trainer: Trainer) -> bool:
         """Whether a plan that is awaited, or the next decision, decides if ``trainer``, which has no nodes, is
@@ -119,13 +117,9 @@ class Planning(NodeTypes):
         the queue for the pool, the pool is sized for all that a problem includes: else a small one would stay small."""
         trainers = self._considered() + self.stranded() + self._offers(self.parallel_most)
         wants = (self._candidate(t, t.spec.max_nodes).wants(self.config.t_fwd_s) for t in trainers)
-        return sum(wants) + self._studies.reserved + self.useless()
+        return sum(wants) + self._studies.reserved + len(self.useless())
 
-    def useless(self) -> int:
-        """How many nodes of the pool no trainer can use."""
-        return len(self.useless_nodes())
-
-    def useless_nodes(self) -> list[NodeId]:
+    def useless(self) -> list[NodeId]:
         """The nodes of the pool that no trainer can use, so that other pilots must replace them. If it is the script
         that cannot start, replacing them would not help, and they do not count.
         """

@@ -235,7 +235,14 @@ def kept_plan(problem: Problem) -> Plan:
 
 def seen(core: Coordinator) -> Iterator[object]:
     """What people see of a pool, or planners of its trainers."""
-    yield core.now_s, list(core.past.items()), core.plan, core.useless(), core.pool.usable, list(core.blame.set_aside())
+    yield (
+        core.now_s,
+        list(core.past.items()),
+        core.plan,
+        len(core.useless()),
+        core.pool.usable,
+        list(core.blame.set_aside()),
+    )
     for trainer in core.trainers.values():
         yield _seen_of(trainer), core.checkpoint_interval(trainer).sentence()
 

@@ -126,7 +126,7 @@ class Autoscaler:
         if self.pilots is None:
             return {"": core.wanted_nodes()}
         per_pilot = self.service.site.nodes_per_pilot
-        useless = [core.pool.type_of.get(node, "") if "" not in self.pilots else "" for node in core.useless_nodes()]
+        useless = [core.pool.type_of.get(node, "") if "" not in self.pilots else "" for node in core.useless()]
         return {name: count * per_pilot + useless.count(name) for name, count in self.pilots.items()}
 
     def spare_jobs(self) -> list[str]:

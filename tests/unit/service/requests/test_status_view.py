@@ -106,7 +106,7 @@ def test_what_is_set_aside_is_told_with_its_reason() -> None:
     row = stage.row(10.0)
     assert (row.remarks, row.waits) == ([f"a was set aside: {reason}"], "waiting for a plan")
     assert row.warnings == [f"a is set aside for t for 30m00s: {reason}"]
-    assert stage.core.useless() == 1
+    assert len(stage.core.useless()) == 1
     stage.at(11.0).post(PoolChanged(lost=(B,)))
     assert stage.row(11.0).waits == "waiting for 1 more node; 1 free node set aside for it (pilot nodes)"
     stage.at(12.0).post(NodeCleared(A))
