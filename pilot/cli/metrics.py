@@ -68,10 +68,6 @@ class PoolCollector(Collector):
         for state, count in (("running", keeper.running), ("pending", keeper.pending), ("leaving", keeper.leaving)):
             jobs.add_metric([state], count)
         yield jobs
-        of_types = GaugeMetricFamily("pilot_type_wanted_nodes", "Nodes wanted of each type.", labels=["type"])
-        for its in status.keepers:
-            of_types.add_metric([its.type], its.wanted_nodes)
-        yield of_types
         ended = CounterMetricFamily("pilot_jobs_ended", "Jobs that have ended.", labels=["ending"])
         for ending, count in keeper.endings.items():
             ended.add_metric([ending], count)
