@@ -55,7 +55,6 @@ site = Site(
     launcher="srun",  # simple (the script's node is the job's node) | srun | pals | mpiexec | jsrun
     launcher_options="",  # more options for the launcher
     prologue="module load conda\nconda activate base",  # shell lines before the agent: modules, environments
-    accelerator="",  # text in the accelerators' model, e.g. "A100-SXM4-40GB": by it a type's nodes are recognised
     memory_gb=0,  # of an accelerator, or of a node without any, where pilots cannot find it out; 0: not known
     # Types of nodes, each with the fields in which it differs (see docs/sites.md); pilot up then takes --pilots a40:16
     node_types={"a100": {"partition": "gpuA100x4-preempt"}, "a40": {"partition": "gpuA40x4-preempt", "max_jobs": 10}},

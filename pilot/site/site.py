@@ -52,7 +52,7 @@ _TYPE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
 OF_A_TYPE = frozenset(
     "partition queue qos account walltime walltime_min guaranteed_s max_jobs max_jobs_scope charge_factor requeue"  # noqa: SIM905  # a list would be one name a line
     " exclusive scheduler_options select_options notice_signal notice_lead_s cores_per_node launcher launcher_options"
-    " prologue python scratch_dir accelerator memory_gb".split()
+    " prologue python scratch_dir memory_gb".split()
 )
 """The fields in which types of nodes may differ. What nodes of one group must have in common is not among them."""
 
@@ -151,7 +151,6 @@ class Site(msgspec.Struct, frozen=True, kw_only=True, metaclass=_Checked):
     launcher: Annotated[Launcher, Meta(examples=["srun"])] = "simple"
     launcher_options: Annotated[str, Meta(examples=["--cpu-bind=none"])] = ""
     prologue: Annotated[str, Meta(examples=["module load conda; conda activate base"])] = ""
-    accelerator: Annotated[str, Meta(examples=["A100-SXM4-40GB"])] = ""
     memory_gb: Annotated[float, Meta(ge=0, examples=[40])] = 0
     node_types: Annotated[dict[str, dict[str, Any]], Meta(examples=[{"a100": {"partition": "gpuA100x4-preempt"}}])] = {}
     python: Annotated[str, Meta(examples=["/home/me/venv/bin/python"])] | None = None

@@ -1,4 +1,4 @@
-"""The type of a pilot's node: by the queue of its job, by its accelerators, or made from its hardware."""
+"""The type of a pilot's node: by the queue of its job, or made from its hardware."""
 
 from __future__ import annotations
 
@@ -11,21 +11,14 @@ class NodeTypes:
     """The types of nodes of one site."""
 
     def __init__(self, site: Site) -> None:
-        self._types = {name: site.of_type(name) for name in site.node_types}
-        self._others = site
+        self._sites = {"": site, **{name: site.of_type(name) for name in site.node_types}}
 
     def of(self, hello: wire.Hello, queue: str) -> NodeType:
         """The type of the node of ``hello``; ``queue``: the type for which its job was submitted, "" if for none."""
-        name = queue if queue in self._types else self._alike(hello.accelerator)
-        site = self._types.get(name, self._others)
+        name = queue if queue in self._sites else ""
+        site = self._sites[name]
         if not name and (hello.accelerators or hello.cores):
             made = f"{hello.accelerators}x {hello.accelerator}" if hello.accelerators else f"cpu-{hello.cores}"
             name = made.replace("/", "-")
         has = hello.accelerator, hello.accelerators, hello.memory_gb or site.memory_gb, hello.cores
         return NodeType(name, *has, site.charge_factor)
-
-    def _alike(self, model: str) -> str:
-        """The site's type with these accelerators, by the longest text if several match; "" if there is none."""
-        texts = {name: site.accelerator.lower() for name, site in self._types.items() if site.accelerator}
-        found = [name for name, text in texts.items() if text in model.lower()]
-        return max(found, key=lambda name: len(texts[name]), default="")

@@ -10,8 +10,7 @@ from pilot.service.agents.node_types import NodeTypes
 from pilot.site.site import Site
 
 TYPES = {
-    "a100": {"partition": "a", "accelerator": "A100", "charge_factor": 2.0},
-    "a100-80": {"partition": "b", "accelerator": "A100-SXM4-80GB"},
+    "a100": {"partition": "a", "charge_factor": 2.0},
     "cpu": {"partition": "c", "memory_gb": 256},
 }
 SITE = Site(name="s", scheduler="slurm", charge_factor=0.5)
@@ -25,14 +24,12 @@ def hello(model: str = "", count: int = 0, memory_gb: float = 0.0, cores: int = 
 @pytest.mark.parametrize(
     ("model", "queue", "name"),
     [
-        ("NVIDIA A100-SXM4-40GB", "", "a100"),
-        ("NVIDIA A100-SXM4-80GB", "", "a100-80"),
         ("NVIDIA A100-SXM4-80GB", "a100", "a100"),
         ("AMD/MI250X", "", "4x AMD-MI250X"),
         ("AMD/MI250X", "gone", "4x AMD-MI250X"),
     ],
 )
-def test_the_jobs_queue_decides_then_the_accelerators_then_the_hardware(model: str, queue: str, name: str) -> None:
+def test_the_jobs_queue_decides_then_the_hardware(model: str, queue: str, name: str) -> None:
     assert NodeTypes(SITE.replace(node_types=TYPES)).of(hello(model, 4), queue).name == name
 
 
