@@ -147,7 +147,7 @@ def collect(script: Path, content: bytes, added: Sequence[Path] = (), python: st
     if not code.folder_left:
         _take(code, below)
     roots = [script.parent, *(folder.resolve() for folder in added)]
-    followed, asked, pending = set[Path](), set[str](sys.stdlib_module_names), [script]
+    followed, asked, pending, taken = set[Path](), set[str](sys.stdlib_module_names), [script], dict[Path, bool]()
     while pending:
         unknown = set()
         while pending:
@@ -156,9 +156,12 @@ def collect(script: Path, content: bytes, added: Sequence[Path] = (), python: st
                 continue
             followed.add(file)
             for name in _imported(code.files[file]):
-                found = [path for root in roots for path in _found(root, name)]
-                pending += _take(code, found)
-                unknown |= set() if found else {name.partition(".")[0]}
+                places = {place for root in roots if (place := _place_of(root, name)) is not None}
+                for place in sorted(places - taken.keys()):
+                    files = _files(place)
+                    taken[place] = bool(files)
+                    pending += _take(code, files)
+                unknown |= set() if any(taken[place] for place in places) else {name.partition(".")[0]}
         new = sorted(unknown - asked)
         asked.update(new)
         pending += _take(code, _in_place(python, new))
@@ -184,31 +187,33 @@ def _imported(content: bytes) -> set[str]:
     return {name for name in out if name.partition(".")[0] != "pilot"}
 
 
-def _found(root: Path, name: str) -> Iterator[Path]:
-    """Yield the file of module ``name`` in ``root``, or all files of its package; nothing if it is not there."""
+def _place_of(root: Path, name: str) -> Path | None:
+    """Return the file of module ``name`` in ``root``, or the folder of its package; None if it is not there."""
     place = root
     for part in name.split("."):
         place = place / part
         if (place / "__init__.py").is_file():
-            yield from _below(place)[0]
-            return
+            return place
         if (file := place.with_name(f"{part}.py")).is_file():
-            yield file
-            return
+            return file
         if not place.is_dir():
-            return
-    yield from _below(place)[0]
+            return None
+    return place
+
+
+def _files(place: Path) -> list[Path]:
+    """Return the file ``place``, or the Python files in and below the folder."""
+    return _below(place)[0] if place.is_dir() else [place]
 
 
 def _in_place(python: str, names: Sequence[str]) -> Iterator[Path]:
     """Yield the files of packages and modules in ``names`` that are installed in place."""
     found, projects = places_of(python, names)
-    for place in found:
-        yield from _below(place)[0] if place.is_dir() else [place] * (place.suffix == ".py")
-    for project in projects:
-        for name in names:
-            yield from _found(project, name)
-            yield from _found(project / "src", name)
+    places = [place for place in found if place.is_dir() or place.suffix == ".py"]
+    roots = [root for project in projects for root in (project, project / "src")]
+    places += [place for root in roots for name in names if (place := _place_of(root, name)) is not None]
+    for place in places:
+        yield from _files(place)
 
 
 def _below(folder: Path, most_files: int = MOST_FILES, most_bytes: int = MOST_BYTES) -> tuple[list[Path], str]:
