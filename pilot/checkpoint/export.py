@@ -1,4 +1,4 @@
-"""Exports checkpoints to PyTorch's ``.pt`` and to safetensors."""
+"""Exports checkpoints to PyTorch's ``.pt`` and to safetensors, and describes them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def export(path: Path, output: Path, only: str = "") -> int:
     """
     writers = {".pt": _write_pt, ".pth": _write_pt, ".safetensors": _write_safetensors}
     if output.suffix not in writers:
-        raise UserError(f"{output.name}: unknown format; end the name in .pt or .safetensors")
+        raise UserError(f"{output.name}: unknown format; end the name in .pt or .safetensors, or add --dcp")
     state = _below(store.load(path).state, only, path)
     with output_files.output(output) as file:
         writers[output.suffix](state, file)

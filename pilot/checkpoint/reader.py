@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from pilot.checkpoint import leaves, rawio, tree
+from pilot.checkpoint import dtypes, leaves, rawio, tree
 from pilot.checkpoint.leaves import Bytes
 from pilot.checkpoint.names import age_of
 from pilot.checkpoint.openfile import BROKEN, Damaged, OpenFile, words
@@ -78,6 +79,46 @@ def load(path: Path, uid: str | None = None, wanted: Wanted = everything) -> tup
     Everything is read and verified, but only the ``wanted`` rows of each dataset are returned. Memory never holds more
     than these rows and one piece.
     """
+    with opened(path) as (file, structure):
+        if uid is not None:
+            file.check_uid(uid)
+        arrays = _arrays(file, structure, wanted)
+        state = tree.decode(structure.tree, lambda kind, name: leaves.of_kind(kind, _leaf(kind, name, arrays)))
+        if not isinstance(state, dict):
+            raise Damaged(f"{path.name}: its content is not a valid state")
+    return structure, state
+
+
+@contextmanager
+def one_by_one(path: Path, parts: Collection[str]) -> Iterator[tuple[dict[str, Any], Callable[[Any], Any]]]:
+    """Open the checkpoint at ``path``; yields these ``parts`` of its state, whose tensors are on the device ``meta``,
+    and a function that reads and verifies the tensor for one of those (and returns arrays as they are).
+    """
+    with opened(path) as (file, structure):
+        names: dict[torch.Tensor, str] = {}
+
+        def array(name: str) -> Any:
+            try:
+                return _arrays(file, replace(structure, datasets={name: structure.datasets[name]}))[name]
+            except OSError as error:  # before the caller takes it for one of what it writes meanwhile
+                file.excuse(error)
+                raise
+
+        def leaf(kind: str, name: str) -> Any:
+            if kind != "tensor":
+                return leaves.of_kind(kind, array(name))
+            share = structure.datasets[name]
+            empty = torch.empty(share.shape, dtype=dtypes.torch_dtype(share.dtype), device="meta")
+            names[empty] = name
+            return empty
+
+        rows = [[key, value] for key, value in structure.tree["dict"] if key in parts]
+        state = tree.decode({"dict": rows}, leaf)
+        yield state, lambda value: array(names[value]) if isinstance(value, torch.Tensor) else value
+
+
+def _arrays(file: OpenFile, structure: Structure, wanted: Wanted = everything) -> dict[str, Any]:
+    """The wanted rows of all datasets, by name; :class:`Damaged` at the first problem."""
     arrays: dict[str, Any] = {}
 
     def place(name: str, share: DatasetShare) -> _Room:
@@ -88,15 +129,9 @@ def load(path: Path, uid: str | None = None, wanted: Wanted = everything) -> tup
         arrays[name] = leaves.shaped(share.dtype, shape, flat)
         return _Room(flat, share.row_bytes, rows)
 
-    with opened(path) as (file, structure):
-        if uid is not None:
-            file.check_uid(uid)
-        for problem in _problems(file, structure, place, thorough=False):
-            raise Damaged(problem)
-        state = tree.decode(structure.tree, lambda kind, name: leaves.of_kind(kind, _leaf(kind, name, arrays)))
-        if not isinstance(state, dict):
-            raise Damaged(f"{path.name}: its content is not a valid state")
-    return structure, state
+    for problem in _problems(file, structure, place, thorough=False):
+        raise Damaged(problem)
+    return arrays
 
 
 def verify(path: Path) -> list[str]:

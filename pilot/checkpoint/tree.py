@@ -106,17 +106,18 @@ def copied(value: Any) -> Any:
         copies.note(source, made)
         return made
 
-    return _rebuilt(value, copy)
+    return rebuilt(value, copy)
 
 
-def _rebuilt(value: Any, leaf: Callable[[Source], Any]) -> Any:
+def rebuilt(value: Any, leaf: Callable[[Source], Any]) -> Any:
+    """Return the containers of ``value`` with ``leaf(...)`` of each tensor and array in its place."""
     kind = type(value)
     if isinstance(value, torch.Tensor | np.ndarray):
         return leaf(value)
     if kind in _MAPPINGS.values():
-        return kind({key: _rebuilt(item, leaf) for key, item in value.items()})
+        return kind({key: rebuilt(item, leaf) for key, item in value.items()})
     if kind is list or kind in _NAMES:
-        return kind(_rebuilt(item, leaf) for item in value)
+        return kind(rebuilt(item, leaf) for item in value)
     return bytearray(value) if kind is bytearray else value
 
 

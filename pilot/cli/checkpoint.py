@@ -13,7 +13,7 @@ import click
 
 from pilot.checkpoint.own_directory import held_here
 from pilot.cli.asking import run_dir_option
-from pilot.cli.options import FILE, answers
+from pilot.cli.options import answers
 from pilot.client.pools import find_run_dir
 from pilot.core.errors import CheckpointError, Unreadable, UserError
 from pilot.core.ids import TrainerId
@@ -180,19 +180,23 @@ def _show(answer: CheckpointShown) -> None:
 @command.command("export")
 @click.argument("path")
 @run_dir_option
-@click.argument("output", type=FILE)
+@click.argument("output", type=click.Path(path_type=Path))
 @click.option("--only", default="", metavar="PLACE", help="Export only this part, e.g. model.")
-def export(path: str, output: Path, only: str, run_dir: Path | None) -> None:
-    """Export a checkpoint to OUTPUT, a .pt or .safetensors file. PATH is a file, or a directory, of which the newest
-    is exported.
+@click.option("--dcp", is_flag=True, help="Make OUTPUT a new directory for torch.distributed.checkpoint.load.")
+def export(path: str, output: Path, only: str, dcp: bool, run_dir: Path | None) -> None:
+    """Export a checkpoint to OUTPUT, a .pt or .safetensors file, or with --dcp a directory. PATH is a file, or a
+    directory, of which the newest is exported.
 
     \b
     Examples:
       pilot checkpoint export g000003-s00001200.h5 digits.pt
       pilot checkpoint export g000003-s00001200.h5 digits.safetensors --only model
+      pilot checkpoint export digits exported --dcp
     """
-    from pilot.checkpoint.export import export as write
-
+    if dcp:
+        from pilot.checkpoint.dcp import export as write
+    else:
+        from pilot.checkpoint.export import export as write
     with _refused():
         size = write(_files(path, run_dir)[0], output, only)
     click.echo(f"wrote {output} ({size:,} bytes)")

@@ -5,14 +5,15 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
 from pilot.core.errors import UserError
-from pilot.host.files import published, umask
-from pilot.host.private_folder import UnsafeFolder, others_may_write
+from pilot.host.files import published, sync_directory, umask
+from pilot.host.private_folder import UnsafeFolder, held, others_may_write
 
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST_LINKS = 40
@@ -35,12 +36,34 @@ def output(path: Path) -> Iterator[BinaryIO]:
     UserError
         It cannot be written, or a link leads to it that others may have planted.
     """
+    with (
+        _explained(path),
+        reached(path) as place,
+        _special(path) if _is_special(path) else published(place, 0o666 & ~umask()) as file,
+    ):
+        yield file
+
+
+@contextmanager
+def output_folder(path: Path) -> Iterator[Path]:
+    """Make a folder, published as ``path`` when the block ends. Raises like :func:`output`, and if there is anything at
+    ``path``: a folder cannot be replaced in one step."""
+    with _explained(path), reached(path) as place:
+        if place.exists():
+            raise FileExistsError(errno.EEXIST, "it exists already; remove it, or choose another name")
+        prefix = f".{place.name}."
+        with tempfile.TemporaryDirectory(prefix=prefix, dir=place.parent, ignore_cleanup_errors=True) as temporary:
+            with held(Path(temporary), path, follow=False) as folder:
+                yield folder
+                folder.chmod(0o777 & ~umask())
+            Path(temporary).rename(place)
+        sync_directory(place.parent)
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
     try:
-        with (
-            reached(path) as place,
-            _special(path) if _is_special(path) else published(place, 0o666 & ~umask()) as file,
-        ):
-            yield file
+        yield
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror or error}") from None
 

@@ -6,17 +6,22 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 from safetensors.torch import load_file
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
+from pilot.checkpoint import dcp as dcp_export
 from pilot.checkpoint import store
 from pilot.checkpoint.export import export
 from tests.equivalence import node_script
 from tests.equivalence.topics import nodes
 from tests.equivalence.topics.nodes import NodeRow
 from tests.integration.plane import Node, Plane, plane, run_alone
+from tests.unit.checkpoint import states
 
 EVERY_DAY = {
     ("two processes per node, gloo", 1),
@@ -129,3 +134,21 @@ def test_a_checkpoint_of_shards_loads_on_any_number_of_ranks(alone: dict[str, to
     exported = load_file(tmp_path / "model.safetensors")
     for name, tensor in exported.items():
         torch.testing.assert_close(tensor, alone[name], rtol=TOLERANCE, atol=TOLERANCE)
+    assert dcp_export.export(newest, tmp_path / "dcp") > 0
+    torch.set_default_dtype(torch.float64)  # as in the script: AdamW counts its steps in it
+    try:
+        assert_loads(tmp_path / "dcp", store.load(newest).state)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def assert_loads(folder: Path, state: dict[str, Any]) -> None:
+    """A plain script loads ``state`` from ``folder`` by ``torch.distributed.checkpoint``."""
+    model = node_script.Model()
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad])
+    models, optims = get_state_dict(model, optimizer)
+    found = {"model": models, "optim": optims}
+    dcp.load(found, checkpoint_id=folder, no_dist=True)
+    set_state_dict(model, optimizer, model_state_dict=found["model"], optim_state_dict=found["optim"])
+    assert states.difference(dict(model.state_dict()), state["model"]) is None
+    assert states.difference(optimizer.state_dict(), state["optimizer"]) is None

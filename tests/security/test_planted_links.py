@@ -17,7 +17,7 @@ from pilot.checkpoint.export import export as export_checkpoint
 from pilot.cli.show import write_page
 from pilot.core.errors import UserError
 from pilot.core.ids import NodeId
-from pilot.host.output_files import write_output
+from pilot.host.output_files import output_folder, write_output
 from pilot.research.traces.changes import Change, write_changes
 from pilot.research.traces.record import record as record_trace
 from pilot.research.traces.trace_plots import plot_trace
@@ -32,6 +32,11 @@ def export(path: Path) -> None:
         export_checkpoint(written.path, path)
 
 
+def make_folder(path: Path) -> None:
+    with output_folder(path) as folder:
+        (folder / "file").touch()
+
+
 def record(path: Path) -> None:
     ended = Event()
     ended.set()
@@ -44,6 +49,7 @@ WRITERS: list[tuple[str, Callable[[Path], object]]] = [
     ("trace.png", lambda path: plot_trace(path, CHANGES)),
     ("w.pt", export),
     ("w.safetensors", export),
+    ("folder", make_folder),
     ("new.csv", record),
 ]
 

@@ -99,6 +99,7 @@ RUN_ELSEWHERE = {
     ("checkpoint-format.md", 0): "tests/integration/test_checkpoint_readers.py, on a checkpoint",
     ("checkpoint-format.md", 1): "tests/integration/test_checkpoint_readers.py, on a checkpoint",
     ("checkpoint-format.md", 2): "tests/integration/test_checkpoint_readers.py, on a checkpoint",
+    ("checkpoint-format.md", 3): "tests/integration/test_dcp_export.py, on a checkpoint",
 }
 """Blocks that need something unavailable here → the tests that run such code. Here they are only compiled."""
 
