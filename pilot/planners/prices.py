@@ -8,9 +8,9 @@ size) and from an effective number at which its curve bends. The vertices of all
 the bound is a convex function of few prices, which Newton's method minimises after it was smoothed (each maximum as the
 logarithm of a sum of exponentials), less and less so.
 
-A plan begins with each trainer's best vertex at prices that are a bit higher, rounded down, if these fit. Then trainers
-take what is nearly worth its price: a vertex rounded to whole nodes, or a few nodes more, fewer or others than they
-have. At the end nodes that are left go to whom they gain most, and pairs of changes are tried. For few trainers plans
+A plan begins with each trainer's best vertex at prices that are a bit higher, in whole nodes, if these fit. Then
+trainers take what is nearly worth its price: another such vertex, or a few nodes more, fewer or others than they have.
+At the end nodes that are left go to whom they gain most, and pairs of changes are tried. For few trainers plans
 also begin with those that must run, and others take whatever gains something.
 """
 
@@ -92,13 +92,15 @@ def plan(problem: Problem, planner: str) -> Plan:
     bound."""
     if not problem.candidates:
         return plan_of(problem, [], PlanStatus.OPTIMAL, 0.0, planner)
-    typed, least = _with_those_that_fit(problem.with_types())
+    typed = problem.with_types()
+    least = _least(typed)
+    typed = replace(typed, candidates=tuple(c.free_of_pin() for c in typed.candidates))
     trainers, there = _trainers(typed), np.array(typed.types_nodes)
     columns = _columns(trainers, typed, least)
     prices, bound = _best_prices(columns, np.maximum(there, 1.0))  # of no nodes, the price could be any
-    first = _first(trainers, columns, prices * (1 + _HIGHER), least)
-    first = first if (first.sum(axis=0) <= there).all() else least
     some, factors = _rounded(trainers, columns, prices), _FACTORS if len(least) <= _FEW else ()
+    first = _first(trainers, some, prices * (1 + _HIGHER), least)
+    first = first if (first.sum(axis=0) <= there).all() else least
     tries = [(first, prices, _NEARLY), *((least, prices * factor, _ENDLESS) for factor in factors)]
     found = [_improved(trainers, begin.copy(), there, some, at, nearly) for begin, at, nearly in tries]
     counts: list[list[Any]] = [[tuple(n) if problem.types else n[0] for n in nodes.tolist()] for nodes in found]
@@ -109,18 +111,14 @@ def plan(problem: Problem, planner: str) -> Plan:
     return best_known(problem, made, bound if exact else None, planner)
 
 
-def _with_those_that_fit(problem: Problem) -> tuple[Problem, Whole]:
-    """Nodes for those that are pinned or must run, as few as each may have, and the problem in which the others need
-    not: if not all fit, the last ones go without."""
+def _least(problem: Problem) -> Whole:
+    """As few nodes as those may have that are pinned or must run; they fit together."""
     needs = [j for j, c in enumerate(problem.candidates) if c.pin or c.must_run]
-    needs.sort(key=lambda j: problem.candidates[j].pin is None)
-    while (placed := place([problem.candidates[j] for j in needs], problem.types_nodes)) is None:
-        needs.pop()
     nodes = np.zeros((len(problem.candidates), len(problem.types)), dtype=np.int64)
-    nodes[needs] = np.array(placed, dtype=np.int64).reshape(len(needs), nodes.shape[1])
-    unpinned = (c.free_of_pin() for c in problem.candidates)
-    fit = (replace(c, must_run=j in needs) for j, c in enumerate(unpinned))
-    return replace(problem, candidates=tuple(fit)), nodes
+    placed = place([problem.candidates[j] for j in needs], problem.types_nodes) or []
+    for j, given in zip(needs, placed, strict=True):
+        nodes[j] = given
+    return nodes
 
 
 def _trainers(problem: Problem) -> _Trainers:
@@ -231,27 +229,25 @@ def _best_prices(columns: Columns, there: Values) -> tuple[Values, float]:
     return at * scale, lowest * scale
 
 
-def _first(t: _Trainers, columns: Columns, prices: Values, least: Whole) -> Whole:
-    """Each trainer's best vertex at these prices, rounded down; the ``least`` nodes if it may not have so many."""
-    owner, nodes, gains = columns
-    order = np.lexsort((nodes @ prices - gains, owner))
-    best = order[np.flatnonzero(np.diff(owner, prepend=-1))]
-    down = np.floor(nodes[best] + _CLOSE).astype(np.int64)
-    first: Whole = np.where(t.permits(np.arange(len(down)), down)[:, None], down, least)
-    return first
-
-
 def _rounded(t: _Trainers, columns: Columns, prices: Values) -> tuple[Whole, Whole]:
-    """The vertices that are worth most beyond the price, in whole nodes: rounded down, up, or one number up."""
+    """The vertices that are worth most beyond the price, in whole nodes: rounded down, or up."""
     owner, nodes, gains = columns
     order = np.lexsort((nodes @ prices - gains, owner))
     near = order[np.arange(len(order)) - np.searchsorted(owner, owner) < _NEAREST]
     down = np.floor(nodes[near] + _CLOSE).astype(np.int64)
     part = (nodes[near] - down > _CLOSE).astype(np.int64)
-    ways = [down, down + part, *(down + part * one for one in np.eye(down.shape[1], dtype=np.int64))]
-    rows = np.unique(np.column_stack((np.tile(owner[near], len(ways)), np.concatenate(ways))), axis=0)
+    rows = np.unique(np.column_stack((np.tile(owner[near], 2), np.concatenate((down, down + part)))), axis=0)
     rows = rows[t.permits(rows[:, 0], rows[:, 1:])]
     return rows[:, 0], rows[:, 1:]
+
+
+def _first(t: _Trainers, some: tuple[Whole, Whole], prices: Values, least: Whole) -> Whole:
+    """Each trainer's best rounded vertex at these prices; the ``least`` nodes if it has none."""
+    owner, nodes = some
+    order, first = np.lexsort((nodes @ prices - t.gains(owner, nodes), owner)), least.copy()
+    best = order[np.flatnonzero(np.diff(owner, prepend=-1))]
+    first[owner[best]] = nodes[best]
+    return first
 
 
 def _improved(
@@ -287,7 +283,7 @@ def _changes(t: _Trainers, nodes: Whole, left: Whole, some: tuple[Whole, Whole])
     """What each trainer could have instead: nothing, a rounded vertex, what it held, or some more, fewer or others."""
     one, everyone = np.eye(nodes.shape[1], dtype=np.int64), np.arange(len(nodes))
     steps = [sign * 2**i * each for each in one for i in range(int(left.max()).bit_length() + 3) for sign in (1, -1)]
-    steps += [many * (a - b) for a, b in permutations(one, 2) for many in (1, 2, 4)]
+    steps += [a - b for a, b in permutations(one, 2)]
     moved = nodes[:, None, :] + np.array([*steps, *(left * each for each in one)])
     owner = np.concatenate((some[0], everyone, everyone, np.repeat(everyone, moved.shape[1])))
     others = np.concatenate((some[1], np.zeros_like(nodes), t.held, moved.reshape(-1, nodes.shape[1])))

@@ -156,9 +156,3 @@ def test_between_decisions_pins_hold() -> None:
     runs, pinned = mixed_candidate((2, 0), (1.0, 1.0)), replace(mixed_candidate((0, 0), (2.0, 1.0)), pin=2)
     plan = planners.make("dp")(replace(mixed_problem((3, 1), runs, pinned), between=True))
     assert dict(plan.by_type) == {"a": (2, 0), "b": (1, 1)}, "idle nodes, if they suffice"
-
-
-def test_of_those_that_must_run_but_do_not_fit_together_the_first_do() -> None:
-    must = replace(mixed_candidate((0, 0), (0.0, 1.0), low=2), must_run=True)
-    plan = prices.plan(mixed_problem((3, 3), must, must), "dp")
-    assert dict(plan.by_type) == {"a": (0, 3), "b": (0, 0)}
