@@ -38,16 +38,15 @@ def make_keepers(
     site_file: SiteFile, script_dir: Path, run_dir: Path, report: Callable[[KeeperEvent], None], tokens: JobTokens
 ) -> Keepers:
     """The keepers for the pool of ``run_dir``; see :func:`make_keeper`."""
-    if not site_file.site.node_types:
-        return Keepers({"": make_keeper(site_file, script_dir, run_dir, report, tokens)})
 
     def of_type(name: str) -> Keeper:
         def named(event: KeeperEvent) -> None:
-            report(replace(event, text=f"{name}: {event.text}") if isinstance(event, Troubled) else event)
+            report(replace(event, text=f"{name}: {event.text}") if name and isinstance(event, Troubled) else event)
 
-        return make_keeper(site_file.of_type(name), script_dir, run_dir, named, tokens, node_type=name)
+        site = site_file.of_type(name) if name else site_file
+        return make_keeper(site, script_dir, run_dir, named, tokens, node_type=name)
 
-    return Keepers({name: of_type(name) for name in site_file.site.node_types})
+    return Keepers({name: of_type(name) for name in site_file.site.node_types or ("",)})
 
 
 def make_keeper(

@@ -112,8 +112,7 @@ class Registry:
         return (trainer for trainer in self.open.values() if trainer.plannable)
 
     def admitted(self, most: int, able: Callable[[Trainer], bool] = lambda _: True) -> list[Trainer]:
-        """The first ``most`` that are open, not held, not shelved and ``able`` (first come, first served, FreeTrain
-        §5.2)."""
+        """The first ``most`` plannable ones that are ``able`` (first come, first served, FreeTrain §5.2)."""
         return list(islice(filter(able, self.plannable()), most))
 
     def ahead(self, most: int, able: Callable[[Trainer], bool] = lambda _: True) -> list[Trainer]:
