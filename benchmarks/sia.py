@@ -24,8 +24,7 @@ from pathlib import Path
 
 from pilot.core.curves.mixed import mixed_rate
 from pilot.core.plan import between
-from pilot.core.plan.placing import place
-from pilot.core.plan.problem import Candidate, Plan, PlanStatus, Problem
+from pilot.core.plan.problem import Candidate, Plan, PlanStatus, Problem, place
 from pilot.planners.choice import can_stay, plan_of
 from pilot.planners.solvers import find
 

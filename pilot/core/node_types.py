@@ -3,6 +3,9 @@
 A trainer's curve is that of nodes of its reference type. A rate that a group measures on other nodes is converted to
 one on its reference type before it enters the curve (:mod:`pilot.core.curves.mixed`). Where the planner cannot tell
 types apart (``CoordinatorConfig.typed``), all nodes count as alike, and rates as they are measured.
+
+A node that does less than three quarters of what its type does, for two minutes, is planned for as a type of its own
+until it has done more for as long.
 """
 
 from __future__ import annotations
@@ -16,15 +19,16 @@ from itertools import islice
 
 from pilot.core import events
 from pilot.core.bookkeeping import Bookkeeping
-from pilot.core.commands import Command
+from pilot.core.commands import Command, MarkNodeSlow
 from pilot.core.curves.curve import is_rate
 from pilot.core.curves.mixed import reference_rate
 from pilot.core.curves.speeds import Speed, speed
+from pilot.core.ids import NodeId, TrainerId
 from pilot.core.plan.objective import IN_NODES
 from pilot.core.plan.problem import Candidate
 from pilot.core.pool.evidence import headline
-from pilot.core.pool.node_type import type_of
-from pilot.core.pool.slow import judge
+from pilot.core.pool.node_type import SlowNode, type_of
+from pilot.core.pool.pool import Pool
 from pilot.core.trainer.trainer import Trainer, WorkerPhase
 
 NEWEST = 50
@@ -32,6 +36,12 @@ NEWEST = 50
 
 LEAST_MOVE = 0.05
 """A speed that has moved by less than this, relative, asks for no plan."""
+
+SLOW = 0.75
+"""A node that does less than this share of what its type does is slow."""
+
+FOR_S = 120.0
+"""A node counts as slow, or no longer, after it was measured so for this long; also the longest gap in that."""
 
 
 class NodeTypes(Bookkeeping):
@@ -153,3 +163,28 @@ class NodeTypes(Bookkeeping):
         """Whether all its nodes must be of one type: its shares are equal, and one type has as many as it needs."""
         fit = (count for kind, count in nodes.items() if not trainer.unfit(self.pool, type_of(kind)))
         return trainer.speeds.equal_shares and max(fit, default=0) >= trainer.spec.min_nodes
+
+
+def judge(now_s: float, pool: Pool, trainer: TrainerId, shares: Mapping[NodeId, float]) -> list[MarkNodeSlow]:
+    """Record the ``shares`` of their types that nodes do, as measured by ``trainer``; returns what changes. What a type
+    does is said by the trainer's other nodes (:meth:`pilot.core.curves.speeds.Speeds.shares`)."""
+    changed = []
+    for node, share in shares.items():
+        slow = share < SLOW
+        if slow is (node in pool.slow):
+            pool.contradicted.pop(node, None)
+            continue
+        since_s, last_s = pool.contradicted.get(node, (now_s, now_s))
+        since_s = since_s if now_s - last_s <= FOR_S else now_s
+        pool.contradicted[node] = since_s, now_s
+        if now_s - since_s >= FOR_S:
+            del pool.contradicted[node]
+            if slow:
+                pool.slow[node] = SlowNode(now_s, share, trainer)
+            else:
+                del pool.slow[node]
+            does = f"it does {share:.0%} of what {pool.type_of.get(node) or 'other'} nodes do for {trainer}"
+            changed.append(
+                MarkNodeSlow(node, slow, f"{node} {'counts' if slow else 'no longer counts'} as slow: {does}")
+            )
+    return changed

@@ -35,8 +35,7 @@ from pilot.core.plan.assign import assign
 from pilot.core.plan.between import interim, next_due_s
 from pilot.core.plan.idle import Bound, Idle, idle_by
 from pilot.core.plan.objective import mean_completion_time
-from pilot.core.plan.placing import place
-from pilot.core.plan.problem import UNSAID_STEP_S, ByType, Candidate, PlanStatus, Problem
+from pilot.core.plan.problem import UNSAID_STEP_S, ByType, Candidate, PlanStatus, Problem, place
 from pilot.core.plan.remaining import both, completion_weights
 from pilot.core.pool.losses import NO_LOSS
 from pilot.core.pool.pool import NONE_END

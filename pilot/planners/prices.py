@@ -25,8 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pilot.core.plan.placing import place
-from pilot.core.plan.problem import Candidate, Plan, PlanStatus, Problem
+from pilot.core.plan.problem import Candidate, Plan, PlanStatus, Problem, place
 from pilot.planners.choice import best_known, plan_of
 
 Whole = NDArray[np.int64]

@@ -7,6 +7,7 @@ is computing::
 
     1/rate = 1/O(n) + (1/e - 1/n) / O(1)
 
+If O(n) / n is higher than O(1), it stands for that: then computing takes all of the time.
 If all shares are equal, the slowest node decides: ``e`` is n times its speed.
 """
 
@@ -19,7 +20,7 @@ def mixed_rate(curve: Curve, nodes: int, effective: float) -> float:
     """The rate on ``nodes`` nodes that compute as fast as ``effective`` nodes of the reference type (0: none)."""
     if nodes <= 0 or effective <= 0 or (there := curve.at(nodes)) <= 0:
         return 0.0
-    return 1.0 / (1.0 / there + (1.0 / effective - 1.0 / nodes) / _alone(curve.at(1), there / nodes))
+    return 1.0 / (1.0 / there + (1.0 / effective - 1.0 / nodes) / max(curve.at(1), there / nodes))
 
 
 def reference_rate(rate: float, nodes: int, effective: float, alone: float | None = None) -> float:
@@ -31,10 +32,5 @@ def reference_rate(rate: float, nodes: int, effective: float, alone: float | Non
     proportional = rate * nodes / effective
     if alone is None or nodes == 1:
         return proportional
-    left = 1.0 / rate - (1.0 / effective - 1.0 / nodes) / _alone(alone, rate / effective)
+    left = 1.0 / rate - (1.0 / effective - 1.0 / nodes) / max(alone, rate / effective)
     return 1.0 / left if left > 0 else proportional
-
-
-def _alone(one: float, per_node: float) -> float:
-    """O(1), or the rate per node if that is higher: then computing takes all of the time."""
-    return max(one, per_node)

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from pilot.core.ids import TrainerId
-from pilot.core.plan.placing import place
-from pilot.core.plan.problem import ByType, Plan, PlanStatus, Problem
+from pilot.core.plan.problem import ByType, Plan, PlanStatus, Problem, place
 
 
 def filled(problem: Problem, held: Mapping[TrainerId, ByType]) -> dict[TrainerId, ByType]:

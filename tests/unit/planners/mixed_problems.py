@@ -10,8 +10,7 @@ from dataclasses import replace
 from random import Random
 
 from pilot.core.curves.curve import Curve
-from pilot.core.plan.placing import place
-from pilot.core.plan.problem import ByType, Candidate, Plan, PlanStatus, Problem
+from pilot.core.plan.problem import ByType, Candidate, Plan, PlanStatus, Problem, place
 from pilot.planners import milp, prices
 from pilot.planners.choice import plan_of
 from tests.unit.planners.problems import NAMES

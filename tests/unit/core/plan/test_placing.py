@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from pilot.core.plan.placing import place
+from pilot.core.plan.problem import place
 from tests.unit.planners.mixed_problems import mixed_candidate, random_problem
 
 

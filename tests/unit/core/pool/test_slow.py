@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pilot.core.commands import MarkNodeSlow
 from pilot.core.ids import NodeId, TrainerId
+from pilot.core.node_types import judge
 from pilot.core.pool.node_type import NodeType, SlowNode
 from pilot.core.pool.pool import Pool
-from pilot.core.pool.slow import judge
 
 T, N = TrainerId("t"), NodeId("n")
 
