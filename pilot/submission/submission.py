@@ -129,13 +129,17 @@ def with_check(spec: TrainerSpec, asked: Checking | None, launch: LaunchSpec, si
     return replace(spec, check=asked or Checking(site.check), unchecked=why)
 
 
-def check_between(launch: LaunchSpec, site: Site) -> None:
-    """Check that nodes of the ``site`` can sum as the user asked; :class:`UserError` if not."""
-    if launch.between_nodes is not None:
-        try:
-            site.replace(between_nodes=launch.between_nodes)
-        except SiteMistakes as error:
-            raise UserError(f"--between-nodes {launch.between_nodes}: at this site {error}") from None
+def with_between(launch: LaunchSpec, site: Site) -> LaunchSpec:
+    """Return ``launch`` with how its nodes sum, as asked by the user, or else as the ``site`` has it now: all nodes of
+    a trainer must do the same, also after the site has changed. :class:`UserError` if the site cannot do that.
+    """
+    if launch.between_nodes is None:
+        return launch if launch.ddp else msgspec.structs.replace(launch, between_nodes=site.between_nodes)
+    try:
+        site.replace(between_nodes=launch.between_nodes)
+    except SiteMistakes as error:
+        raise UserError(f"--between-nodes {launch.between_nodes}: at this site {error}") from None
+    return launch
 
 
 class ForkJob(msgspec.Struct, frozen=True):

@@ -35,7 +35,7 @@ from pilot.service.requests.status_view import PoolView, trainer_of, utilisation
 from pilot.service.requests.study_api import StudyApi
 from pilot.site.pilot_counts import Counts, check
 from pilot.site.site import Site
-from pilot.submission.submission import Submission, check_between, check_given, with_check
+from pilot.submission.submission import Submission, check_given, with_between, with_check
 
 log = logging.getLogger(__name__)
 
@@ -148,7 +148,7 @@ class Api:
         self._refuse_when_draining()
         trainer = self._name(given.name, replaces=given.replace)
         spec = given.spec(trainer, TrainerUid(secrets.token_hex(16)))
-        check_between(given.launch, self._site)
+        launch = with_between(given.launch, self._site)
         if self._site.node_types and spec.types:
             check(self._site, dict.fromkeys(spec.types, 0))
         spec = self._learned.with_known(with_check(spec, given.check, given.launch, self._site))
@@ -157,7 +157,7 @@ class Api:
         start = given.start.files if given.start is not None else ()
         self._arriving.add(trainer)
         try:
-            await _in(self._disk, self._launches.add, spec, given.launch, start)
+            await _in(self._disk, self._launches.add, spec, launch, start)
         finally:
             self._arriving.discard(trainer)
         self._refuse_when_draining()

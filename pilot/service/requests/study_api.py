@@ -19,7 +19,7 @@ from pilot.service.requests import study_store
 from pilot.service.requests.status_view import PoolView
 from pilot.site.site import Site
 from pilot.submission.study_definition import StudyDefinition, differences
-from pilot.submission.submission import check_between, with_check
+from pilot.submission.submission import with_between, with_check
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,47}")
 
@@ -40,7 +40,7 @@ class StudyApi:
     async def run(self, given: StudyDefinition) -> StudyStatus:
         """Submit a study. Answered once it is in the journal."""
         self._check_name(given.name)
-        check_between(given.launch, self._site)
+        with_between(given.launch, self._site)
         spec = given.spec(TrainerUid(secrets.token_hex(16)), self._driver.clock())
         spec = replace(spec, template=with_check(spec.template, given.check, given.launch, self._site))
         self._arriving.add(given.name)

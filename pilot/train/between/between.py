@@ -18,6 +18,7 @@ import atexit
 import ctypes
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -108,7 +109,7 @@ class Between:
         """Close the group of a generation that ends after a complete step."""
         if self._group is not None:
             self._group.close()
-            self._group = None
+            self._drop()
 
     def abandon(self, generation: int) -> None:
         """End what is pending in ``generation``, which is lost. If that does not end, this process does: its memory may
@@ -125,7 +126,12 @@ class Between:
                 os._exit(GPU_FAILED_STATUS)  # the script may go on elsewhere
             time.sleep(1e-3)
         self._pending.clear()
-        self._group = None
+        self._drop()
+
+    def _drop(self) -> None:
+        """Let go of the group in a thread: gloo's destructor waits 20 ms for its own."""
+        dropped, self._group = [self._group], None
+        threading.Thread(target=dropped.clear, daemon=True).start()
 
     def _process_ends(self, number: int) -> None:
         if number == os.getpid():

@@ -71,6 +71,9 @@ class Staging:
         self._narrow = [
             p.dtype if p.dtype != place.dtype else None for p, place in zip(parameters, places, strict=True)
         ]
+        self._side = None  # sums in the node and between nodes begin in this order, on all ranks, as NCCL demands
+        if device.type != "cpu" and arena is None and group is not None:
+            self._side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch has no types here
         self._together = [
             device.type != "cpu" or flat.numel() <= SMALL_NUMBERS * len(indices)
             for flat, indices in zip(self._flats, self._of_bucket, strict=True)
@@ -119,6 +122,12 @@ class Staging:
         """Call ``ring`` as soon as the shares of bucket ``number`` and of all before it are where they are summed. Call
         this in bucket order.
         """
+        if self._side is not None:
+            self._side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self._side):
+                _wait(self._reduce(number))  # the stream waits, not this thread
+                ring()
+            return
         self._under_way.append((self._to_arena(number), ring))
         while self._under_way and _is_over(self._under_way[0][0]):
             self._ring_next()
