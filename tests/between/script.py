@@ -12,7 +12,6 @@ import functools
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -135,11 +134,14 @@ def opened() -> dict[str, Any]:
     return {"sockets": sorted(sockets), "threads": sorted(threads), "descriptors": process.num_fds()}
 
 
-def wait_for_threads() -> None:
-    """Wait until all threads are over but this one: a process group that cannot form takes until its time limit."""
-    for thread in threading.enumerate():
-        if thread is not threading.current_thread():
-            thread.join(FORM_LIMIT_S + _MORE_S)
+def wait_for_threads(before: list[str]) -> None:
+    """Wait until there are no more threads of Python than ``before``: a process group that cannot form takes until its
+    time limit, and its thread a moment longer.
+    """
+    end_s = time.monotonic() + FORM_LIMIT_S + _MORE_S
+    name = Path("/proc/self/comm").read_text().strip()
+    while opened()["threads"].count(name) > before.count(name) and time.monotonic() < end_s:
+        time.sleep(0.01)
 
 
 def hold_in_methods(holder: Holder) -> None:
@@ -176,11 +178,11 @@ def main() -> None:
     torch.set_default_dtype(torch.float64)
     holder = Holder(folder, name)
     hold_in_methods(holder)
-    before = opened()["descriptors"]
+    before = opened()
     task = Task(width, ballast, functools.partial(holder.at, "backward"))
     trained = train(folder, epochs, task, step_s, holder)
-    wait_for_threads()
-    torch.save({"trained": trained, "open": {**opened(), "before": before}}, folder / f"saved-{name}")
+    wait_for_threads(before["threads"])
+    torch.save({"trained": trained, "open": {**opened(), "before": before["descriptors"]}}, folder / f"saved-{name}")
 
 
 if __name__ == "__main__":
