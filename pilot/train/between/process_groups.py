@@ -52,8 +52,8 @@ class Gloo:
 
     If a member is killed, the connections to it end, and with them all pending work. If it is stopped or cut off, they
     do not, and torch's ``abort`` does not end the work either (2.13). So abandoning a group shuts down the connections
-    at this end; they are recognised by their addresses. The listening socket stays open: gloo ends the process if
-    ``accept`` fails.
+    at this end, for reading: gloo may never notice that it cannot write. They are recognised by their addresses. The
+    listening socket stays open: gloo ends the process if ``accept`` fails.
     """
 
     def __init__(self, store: Store, rank: int, size: int, *, interface: str) -> None:
@@ -83,7 +83,7 @@ class Gloo:
             with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
                 ends = _packed(connection.getsockname()), _packed(connection.getpeername())
                 if any(end in address for end in ends for address in self._addresses):
-                    connection.shutdown(socket.SHUT_RDWR)
+                    connection.shutdown(socket.SHUT_RD)
 
     def close(self) -> None:
         """Do nothing: the sockets are closed with this object."""
