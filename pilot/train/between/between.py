@@ -169,14 +169,16 @@ class Between:
 
     def finish(self) -> None:
         """Wait until everything that was started is complete; :class:`PeerGone` if the generation is lost."""
-        while self._pending:
-            self.until(self._pending[0].is_completed)
+        self.until(self._is_over)
+
+    def _is_over(self) -> bool:
+        while self._pending and self._pending[0].is_completed():
             try:
-                self._pending[0].wait()
+                self._pending.pop(0).wait()
             except RuntimeError as error:
                 self.report(self._generation, f"a sum with other nodes failed: {error}")
                 raise PeerGone from None
-            self._pending.pop(0)
+        return not self._pending
 
 
 def between_nodes(

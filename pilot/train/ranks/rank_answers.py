@@ -50,12 +50,14 @@ class RankAnswers:
         """Wait until ``done`` returns True; :class:`~pilot.comm.channel.PeerGone` if no generation is in force."""
         nap_s = FIRST_NAP_S
         self.stall_timer.begin(summing=False)
-        while self.membership.current is not None and not done():
-            self.attend(min(nap_s, self.stall_timer.left_s()))
-            nap_s = longer(nap_s)
-            if self.stall_timer.is_over():
-                self.stalled()
-        self.stall_timer.end()
+        try:
+            while self.membership.current is not None and not done():
+                self.attend(min(nap_s, self.stall_timer.left_s()))
+                nap_s = longer(nap_s)
+                if self.stall_timer.is_over():
+                    self.stalled()
+        finally:
+            self.stall_timer.end()
         if self.membership.current is None:
             raise PeerGone
 
