@@ -62,7 +62,7 @@ class Between:
         self._group: ProcessGroup | None = None
         self._generation = 0
         self._pending: list[Work] = []
-        if make is not None:  # pending work would keep a script that fails from ending
+        if make is not None:
             atexit.register(self._process_ends, os.getpid())
         #: waits until a function returns True, and handles events; :class:`PeerGone` if the generation is lost
         self.until: Callable[[Callable[[], bool]], None] = lambda _done: None
@@ -129,15 +129,20 @@ class Between:
         self._drop()
 
     def _drop(self) -> None:
-        """Let go of the group in a thread: gloo's destructor waits 20 ms for its own."""
+        """Drop the group in a thread, because gloo's destructor waits 20 ms for its own threads. Python waits for this
+        thread before it ends; if it ended the thread, C++ would end the process.
+        """
         dropped, self._group = [self._group], None
-        threading.Thread(target=dropped.clear, daemon=True).start()
+        threading.Thread(target=dropped.clear).start()
 
     def _process_ends(self, number: int) -> None:
-        if number == os.getpid():
-            self.abandon(self._generation)
-        else:  # the script has forked it: it has our connections, but not the threads for which the group would wait
+        """Keep Python from destroying the group, which would wait for pending work; and in a process that the script
+        forked, for threads that are not there.
+        """
+        if self._group is not None:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._group))
+            if number == os.getpid():
+                self._group.abandon()
 
     # --- sums and states -----------------------------------------------------------------------------------------
 
