@@ -15,7 +15,7 @@ buffers are used again only when no pending work can write to them.
 from __future__ import annotations
 
 import atexit
-import ctypes
+import gc
 import os
 import sys
 import threading
@@ -140,7 +140,9 @@ class Between:
         forked, for threads that are not there.
         """
         if self._group is not None:
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._group))
+            kept: list[object] = [self._group]
+            kept.append(kept)
+            gc.freeze()  # the collector does not take cycles that exist now
             if number == os.getpid():
                 self._group.abandon()
 
