@@ -18,7 +18,7 @@ import torch
 
 from pilot.comm.channel import PeerGone
 from pilot.core.errors import UserError
-from pilot.train.between.between import Between, between_nodes
+from pilot.train.between.between import Between, Formation, between_nodes
 from pilot.train.between.process_groups import Gloo, ProcessGroup
 from pilot.train.node.membership import Membership, Seat
 
@@ -33,7 +33,7 @@ class Members:
         self.each = [Between(Seat(), make) for _ in range(SIZE)]
         self.lost = False
         self.reported: list[str] = []
-        self._rows: list[list[int]] = [[] for _ in range(SIZE)]
+        self._rows: list[Formation] = [(0, {})] * SIZE
         self._barrier = threading.Barrier(SIZE, timeout=DEADLINE_S)
         for one in self.each:
             one.until, one.report = self.until, lambda _generation, reason: self.reported.append(reason)
@@ -46,7 +46,7 @@ class Members:
                 raise PeerGone
             time.sleep(1e-3)
 
-    def gather(self, rank: int, row: list[int]) -> list[list[int]]:
+    def gather(self, rank: int, row: Formation) -> list[Formation]:
         self._rows[rank] = row
         self._barrier.wait()
         rows = list(self._rows)

@@ -23,12 +23,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-import msgspec
-import numpy as np
 import torch
 
 from pilot.comm.channel import PeerGone
-from pilot.core.errors import GPU_FAILED_STATUS, REFUSAL, PilotError, UserError
+from pilot.core.errors import GPU_FAILED_STATUS, REFUSAL, UserError
 from pilot.train.between.process_groups import Forming, Gloo, Nccl, ProcessGroup
 from pilot.train.node.membership import Membership, Seat
 from pilot.train.node.node_group import ThenCopy, Work
@@ -44,11 +42,11 @@ PIECE_BYTES = 16 << 20
 """A state is sent in pieces, so that a process that waits for it sees progress."""
 
 _FORMING, _FORMED, _FAILED = range(3)
-_WORD_BYTES = 8
-_ROW_BYTES, _ROW_BYTES_PER_NODE = 512, 16
-"""Space for a member's addresses: gloo's take 154 bytes, and 8 for each member."""
 
-Rows = Callable[[list[int]], list[list[int]]]
+Formation = tuple[int, dict[str, bytes]]
+"""How far a member's group has come, and its new addresses."""
+Gather = Callable[[Formation], list[Formation]]
+"""Returns the values of all ranks."""
 
 
 class Between:
@@ -76,28 +74,26 @@ class Between:
 
     # --- a generation begins and ends ----------------------------------------------------------------------------
 
-    def form(self, member: Membership, gather: Rows) -> None:
-        """Form the group of ``member``'s generation. ``gather`` returns the rows of all ranks. :class:`PeerGone` if the
-        group does not form on all of them.
-        """
+    def form(self, member: Membership, gather: Gather) -> None:
+        """Form the group of ``member``'s generation; :class:`PeerGone` if it does not form on all ranks."""
         rank, size = member.rank // self._seat.size, member.size // self._seat.size
         if self._make is None or size == 1:
             return
-        gather([member.generation])  # all are here, so no thread waits for long
+        gather((_FORMING, {}))  # all are here, so no thread waits for long
         self._generation = member.generation
         self._group = self._formed(Forming(partial(self._make, rank=rank, size=size)), member, gather)
         self._formed(Forming(self._group.connected), member, gather)
 
-    def _formed(self, forming: Forming, member: Membership, gather: Rows) -> ProcessGroup:
+    def _formed(self, forming: Forming, member: Membership, gather: Gather) -> ProcessGroup:
         """Return the process group of ``forming`` when those of all members have come as far."""
-        states, size = set[int](), member.size // self._seat.size
+        states = set[int]()
         while states != {_FORMED}:
             self.until(partial(forming.has_news, time.monotonic() + GATHER_EVERY_S))
             state = _FORMING if not forming.is_over else _FAILED if forming.group is None else _FORMED
-            rows = gather([state, *_packed(forming.new(), size)])
-            for row in rows[self._seat.rank :: self._seat.size]:
-                forming.introduce(_unpacked(row[1:]))
-            states = {row[0] for row in rows}
+            members = gather((state, forming.new()))
+            for _, addresses in members[self._seat.rank :: self._seat.size]:
+                forming.introduce(addresses)
+            states = {state for state, _ in members}
             if _FAILED in states:
                 if state == _FAILED:
                     self.report(member.generation, f"the process group between nodes did not form: {forming.error}")
@@ -206,18 +202,3 @@ def between_nodes(
     if way == "nccl":
         return Between(seat, partial(Nccl, device=device))
     return Between(seat, partial(Gloo, interface=interfaces[seat.rank % len(interfaces)]))
-
-
-def _packed(addresses: Mapping[str, bytes], size: int) -> list[int]:
-    """Return the numbers of a row with ``addresses``, of the same length for all members of a group of ``size``."""
-    encoded = msgspec.msgpack.encode(addresses)
-    space = _ROW_BYTES + _ROW_BYTES_PER_NODE * size
-    if len(encoded) > space:
-        raise PilotError(f"the addresses of a process group of {size} take {len(encoded)} bytes, more than {space}")
-    numbers: list[int] = np.frombuffer(encoded.ljust(space, b"\0"), np.int64).tolist()
-    return [len(encoded), *numbers]
-
-
-def _unpacked(row: list[int]) -> dict[str, bytes]:
-    length, *numbers = row
-    return msgspec.msgpack.decode(np.array(numbers, np.int64).tobytes()[:length], type=dict[str, bytes])

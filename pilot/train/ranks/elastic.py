@@ -20,6 +20,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 
 from pilot.comm.channel import PeerGone
 from pilot.comm.messages import Attach, Closing, Gather, Open, Quit, Select
@@ -33,7 +34,7 @@ from pilot.core.commands import (
 )
 from pilot.core.errors import CheckpointError
 from pilot.protocol import wire
-from pilot.train.between.between import Between
+from pilot.train.between.between import Between, Formation
 from pilot.train.data.sampler import StepShare
 from pilot.train.gradients.exchanges import Exchanges
 from pilot.train.gradients.step_words import Words
@@ -48,6 +49,7 @@ from pilot.train.ranks.reporter import Metrics, Reporter
 from pilot.train.ranks.saver import Saver
 from pilot.train.ranks.script_end import Released, release_when, released
 from pilot.train.ranks.state_sharing import StateSharing
+from pilot.train.state.block import gather_values
 from pilot.train.state.progress import LineageRow
 from pilot.train.state.state_transfer import NOTHING, Spreading
 from pilot.train.state.training import Training
@@ -385,9 +387,12 @@ class Elastic(RankGroup):
     def _begin(self, generation: int) -> Membership:
         group = self._in_force.begin(generation)
         self._exchanges.idle()
-        self._between.form(group, lambda row: self._answers.rows(group, Gather(row), len(row)))
+        self._between.form(group, partial(self._formations, group))
         self._attach(generation, group.size)
         return group
+
+    def _formations(self, group: Membership, own: Formation) -> list[Formation]:
+        return gather_values(own, Formation, lambda row: self._answers.rows(group, Gather(row), len(row)))
 
     def _attach(self, generation: int, ranks: int) -> None:
         for number, exchange in enumerate(self._exchanges.each):
