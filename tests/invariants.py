@@ -75,6 +75,9 @@ def _trainer(core: Coordinator, trainer: Trainer) -> Iterator[str]:
         trainer.workers or trainer.target or trainer.group or trainer.forming or trainer.writing
     ):
         yield f"{trainer.id} has ended and still has something"
+    for node in trainer.holders():
+        if len(trainer.replica_of(node)) != trainer.spec.nodes_per_replica:
+            yield f"{trainer.id} has a part of a state on {node}, whose replica is not complete"
     if trainer.pausing and trainer.group is None:
         yield f"{trainer.id} pauses without a group"
     if (trainer.held or trainer.shelved) and trainer.target:
@@ -95,3 +98,5 @@ def _group(trainer: Trainer, group: Group) -> Iterator[str]:
         yield f"{name} is newer than the newest one granted, {trainer.generation}"
     if missing := [n for n in group.members if n not in trainer.workers]:
         yield f"{name} has members without a worker: {missing}"
+    elif trainer.complete_replicas(group.members) != list(group.members):
+        yield f"{name} has members whose replica is not complete, or not in order of place: {group.members}"

@@ -176,7 +176,7 @@ class AgentState:
                 return self._pass_on(message)
             case ExamineGroup():
                 return self._examine(message)
-            case SetCheckpointInterval(trainer):
+            case SetCheckpointInterval(trainer) | wire.ReplicaAddresses(trainer):
                 return self._to_worker(trainer, message)
             case CheckScript():
                 return self._check(message)
@@ -273,7 +273,7 @@ class AgentState:
                 worker.raised = worker.raised or message
                 worker.stop_by_s = min(worker.stop_by_s, now_s + STOP_LIMIT_S)  # its threads may hold it
                 return []
-            case wire.Remark():
+            case wire.Remark() | wire.ReplicaAddresses():
                 return [Send(message)]
             case _:
                 return [LogLine(f"{event.trainer}: dropped an unexpected {type(message).__name__} from a worker")]

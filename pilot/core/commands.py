@@ -25,11 +25,16 @@ class Solve:
 
 @dataclass(frozen=True, slots=True)
 class StartWorker:
-    """Start the trainer's process on ``node`` and warm it up. Completes with ``WorkerReady`` or ``WorkerExited``."""
+    """Start the trainer's process on ``node`` and warm it up. Completes with ``WorkerReady`` or ``WorkerExited``.
+
+    ``replica`` : the number of its replica, where replicas have several nodes; ``place`` : the node's place there.
+    """
 
     trainer: TrainerId
     node: NodeId
     reason: str
+    replica: int = 0
+    place: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +103,15 @@ class DissolveGroup:
 
 @dataclass(frozen=True, slots=True)
 class WriteCheckpoint:
-    """Have the worker on ``node`` write its state now. Completes with ``CheckpointWritten``."""
+    """Have the worker on ``node`` write its state now. Completes with ``CheckpointWritten``.
+
+    ``mates`` : the other nodes of its replica, whose workers write their parts.
+    """
 
     trainer: TrainerId
     node: NodeId
     reason: str
+    mates: tuple[NodeId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -152,6 +152,8 @@ class ExitCause(StrEnum):
     DIED = "died"
     """By a signal, by the out-of-memory killer, because its GPU failed, or killed because it was stuck: it may be tried
     again."""
+    MATE_LOST = "mate-lost"
+    """A node of its replica was lost, and its processes computed together with those there."""
     UNREAD = "unread"
     """It was not started: a file cannot be read or opened there now."""
     JOINED_OTHERWISE = "joined-otherwise"

@@ -24,7 +24,7 @@ from pilot.rundir.entries import FromPlain, plain
 from pilot.submission.loaded_code import FILES_AT_ONCE
 from pilot.submission.submission import LaunchSpec
 
-PROTOCOL = 17
+PROTOCOL = 18
 """Incremented with every incompatible change; peers with another number are refused."""
 
 MAX_FRAME_BYTES = 8 * 1024 * 1024
@@ -107,6 +107,16 @@ class CodeLoaded(FromAgent, frozen=True):
 
     trainer: Name
     files: Annotated[dict[FilePath, Sha256], Meta(max_length=FILES_AT_ONCE)]
+
+
+class ReplicaAddresses(FromAgent, frozen=True):
+    """The values by which the training processes of a replica of several nodes find each other, and to its other nodes
+    those that they have not sent themselves.
+    """
+
+    trainer: Name
+    replica: Count
+    values: Annotated[dict[Name, bytes], Meta(max_length=1024)]
 
 
 class WorkerExited(FromAgent, frozen=True):
@@ -286,7 +296,7 @@ class StartWorker(Message, frozen=True):
     The worker neither writes to the ``directory`` of a trainer with another ``uid`` nor loads its checkpoints.
     ``directory`` has ``checkpoints/`` and ``logs/``. ``ranks`` training processes on the node are one worker.
     ``node_fabric``: how they sum, as set in the site file ("": depends on their device); ``between_nodes``: how they
-    sum with those of other nodes.
+    sum with those of other nodes. The node is number ``place`` of the ``replica_nodes`` of ``replica``.
     """
 
     trainer: str
@@ -299,6 +309,9 @@ class StartWorker(Message, frozen=True):
     ranks: int = 1
     node_fabric: str = ""
     between_nodes: str = "mpi"
+    replica: int = 0
+    place: int = 0
+    replica_nodes: int = 1
 
 
 class JoinGroup(Message, frozen=True):
@@ -357,7 +370,8 @@ Order = (
 )
 """The core's commands that an agent carries out. They are sent as they are, in the journal's form."""
 
-_ToAgent = Welcome | HeartbeatSeen | Refused | Forgotten | StartWorker | JoinGroup | GroupAddresses | LeaveGroup
+_FromCoordinator = Welcome | HeartbeatSeen | Refused | Forgotten | StartWorker | ReplicaAddresses
+_ToAgent = _FromCoordinator | JoinGroup | GroupAddresses | LeaveGroup
 ToAgent = _ToAgent | Order
 Sent = Message | Order
 

@@ -36,13 +36,15 @@ from tests.property.world import World, random_plan
 ACTIONS = ["join", "notice", "lose", "submit", "cancel", "finish", "answer", "answer", "answer", "fail", "die", "step"]
 ACTIONS += ["stall", "publish"]
 USERS = ["hold", "release", "resume", "remove", "reopen", "submit bounded", "submit sized", "damage"]
+REPLICAS = ["submit replicas", "submit replicas"]
 PROFILES = ["submit profiled", "report", "report", "wait a little"]
 CODE = ["load", "load changed"]
 PROOFS = ["submit checked", "submit checked"]
 SICKNESS = ["sicken", "raise", "slow", "wait", "clear"]
 DIFFERENCES = ["joins otherwise", "resumes otherwise"]
+ANY = [*ACTIONS, *SICKNESS, *DIFFERENCES, *CODE, *PROOFS, *USERS, *REPLICAS]
 scripts = st.lists(
-    st.tuples(st.sampled_from([*ACTIONS, *SICKNESS, *DIFFERENCES, *CODE, *PROOFS, *USERS]), st.integers(0, 1 << 16)),
+    st.tuples(st.sampled_from(ANY), st.integers(0, 1 << 16)),
     max_size=80,
 )
 
@@ -65,6 +67,9 @@ def act(world: World, action: str, number: int) -> None:
             sizes = (low, 2 * low, 4 * low) if action == "submit sized" else ()
             budget = 0.02 if action == "submit bounded" else None
             world.submit(name, low, max((*sizes, low + number % 4)), budget_node_hours=budget, sizes=sizes)
+        case "submit replicas":
+            size = 2 + number % 2
+            world.submit(name, 1, size * (1 + number % 3), nodes_per_replica=size)
         case "submit checked":
             check = Checking.REQUIRE if number % 2 else Checking.AUTO
             world.submit(name, 1, 1 + number % 5, check=check)

@@ -121,6 +121,9 @@ class World:
                 assert command.node in self.nodes, "a worker is started on a node that is gone"
                 assert command.node not in self.core.trainers[command.trainer].evidence.aside, "it was set aside"
                 assert not [n for _, n in self.workers if n == command.node], "two workers on one node"
+                replica = self.core.trainers[command.trainer].replica_of(command.node)
+                assert replica.index(command.node) == command.place
+                assert len(replica) == self.core.trainers[command.trainer].spec.nodes_per_replica
                 self.workers[command.trainer, command.node] = "starting"
             case commands.StopWorker():
                 worker = command.trainer, command.node

@@ -47,6 +47,7 @@ def all_about(trainer: str, generation: int) -> list[wire.FromAgent]:
     return [
         wire.WorkerReady(trainer, 0.1),
         wire.CodeLoaded(trainer, {"/hearsay.py": "0" * 64}),
+        wire.ReplicaAddresses(trainer, 1, {"hearsay": b"hearsay"}),
         wire.WorkerExited(trainer, "died", "hearsay"),
         wire.RankAddress(*of, {"rank-0": "hearsay"}, "127.0.0.1:1"),
         wire.RankJoined(*of),

@@ -133,7 +133,8 @@ class _Part:
         others can use.
         """
         donors, avoids = [], trainer.avoids(self.pool)
-        for donor in [d for d in reversed(self.trainers) if d is not trainer and not d.parked]:
+        donors_of_nodes = [d for d in reversed(self.trainers) if d.spec.nodes_per_replica == 1]
+        for donor in [d for d in donors_of_nodes if d is not trainer and not d.parked]:
             avoids_too = donor.avoids(self.pool)
             for node in [n for n in reversed(self.pool.in_order(self.of(donor.target))) if not avoids(n)]:
                 taken = next((n for n in self.free if not avoids_too(n)), None)
@@ -165,7 +166,8 @@ def give_back(
         return
     ordered = [node for node in pool.taken_back(trainer.target) if node not in keeps]
     ordered.sort(key=lambda node: (trainer.holds_state(node), pool.ends_before(node, ending.until_s) is stays_go))
-    given = dict.fromkeys(ordered[:surplus])
+    complete = dict.fromkeys(trainer.complete_replicas(ordered))  # replicas of several nodes go as such
+    given = dict.fromkeys([*(node for node in ordered if node not in complete), *complete][:surplus])
     trainer.target = [n for n in trainer.target if n not in given]
     for node in given:
         del pool.owner[node]

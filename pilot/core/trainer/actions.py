@@ -65,11 +65,16 @@ def close_stopped(situation: Situation) -> list[Command]:
 
 def start_lacking(situation: Situation) -> list[Command]:
     """Start a worker on each target node that has none."""
-    trainer, lacking = situation.trainer, situation.lacking
-    for node in lacking:
-        trainer.workers[node] = Worker(attempt=trainer.deaths_in_a_row)
+    trainer, lacking, size = situation.trainer, situation.lacking, situation.trainer.spec.nodes_per_replica
+    out: list[Command] = []
+    for number, node in enumerate(lacking):
+        place = number % size
+        trainer.replicas += size > 1 and place == 0
+        worker = trainer.workers[node] = Worker(attempt=trainer.deaths_in_a_row, replica=trainer.replicas)
         situation.pool.occupant[node] = trainer.id
-    return [commands.StartWorker(trainer.id, node, "the plan gives it this node") for node in lacking]
+        reason = "the plan gives it this node"
+        out.append(commands.StartWorker(trainer.id, node, reason, worker.replica, place))
+    return out
 
 
 def stop_surplus(situation: Situation) -> list[Command]:
@@ -100,9 +105,10 @@ def save_going(situation: Situation) -> list[Command]:
 
 def _save(trainer: Trainer, holders: list[NodeId], reason: str) -> list[Command]:
     """Survivors of a broken group may differ by a step, so each writes: the newest file wins."""
-    nodes = holders[:1] if trainer.synced else holders
+    size = trainer.spec.nodes_per_replica
+    nodes = holders[:1] if trainer.synced else holders[::size]
     trainer.writing.update(dict.fromkeys(nodes))
-    return [commands.WriteCheckpoint(trainer.id, n, reason) for n in nodes]
+    return [commands.WriteCheckpoint(trainer.id, n, reason, tuple(trainer.replica_of(n)[1:])) for n in nodes]
 
 
 def pause(reason: str) -> Action:

@@ -40,9 +40,10 @@ class Situation:
     def _members(self) -> tuple[list[NodeId], list[NodeId]]:
         """Staying nodes and newcomers, as many as the largest allowed size within them. Computed once, when a rule
         first asks: it holds until a command changes a worker that is ready."""
-        staying = self._stay()
+        staying = self.trainer.complete_replicas(self._stay())
         carry_on = set(staying)
         ready = [n for n in self.trainer.target if n not in carry_on and self.trainer.ready_on(n)]
+        ready = self.trainer.complete_replicas(ready)
         size = self.trainer.spec.fitting(len(staying) + len(ready))
         return staying[:size], ready[: max(0, size - len(staying))]
 
@@ -111,13 +112,23 @@ class Situation:
 
     @property
     def lacking(self) -> list[NodeId]:
-        """Target nodes without any trainer's worker."""
-        workers, occupant = self.trainer.workers, self.pool.occupant
-        return [n for n in self.trainer.target if n not in workers and n not in occupant]
+        """Target nodes without any trainer's worker. If a replica has several nodes: those of new replicas, of nodes
+        next to each other.
+        """
+        lacking = [n for n in self.trainer.target if n not in self.trainer.workers]
+        occupant, size = self.pool.occupant, self.trainer.spec.nodes_per_replica
+        if size == 1:
+            return [n for n in lacking if n not in occupant]
+        replicas = zip(*[iter(self.pool.in_order(lacking))] * size, strict=False)
+        return [n for replica in replicas if not any(n in occupant for n in replica) for n in replica]
 
     @property
     def surplus(self) -> list[NodeId]:
-        """Nodes whose workers are needed neither by the target nor by a group or checkpoint."""
+        """Nodes whose workers are needed neither by the target nor by a group or checkpoint. The target needs complete
+        replicas.
+        """
         trainer = self.trainer
-        needed = {*trainer.target, *trainer.writing, *(n for group in trainer.groups for n in group.members)}
+        writing = [n for writer in trainer.writing for n in trainer.replica_of(writer)]
+        members = (n for group in trainer.groups for n in group.members)
+        needed = {*trainer.complete_replicas(trainer.target), *writing, *members}
         return [n for n in trainer.workers if n not in needed]

@@ -60,6 +60,7 @@ class TrainerSpec:
     #: allowed node counts, increasing; empty: all from ``min_nodes`` to ``max_nodes``. Otherwise these two become the
     #: first and the last of them
     sizes: tuple[int, ...] = ()
+    nodes_per_replica: int = 1  #: of a model that is divided over several nodes; all node counts are multiples of it
     samples: float | None = None  #: total samples of its loop, if known in advance (replays)
     uid: TrainerUid = NO_UID  #: its identity across pools, stored in its folder and checkpoints
     #: generation of the checkpoint from which it starts, followed by its own; 0: from scratch
@@ -87,6 +88,8 @@ class TrainerSpec:
     def __post_init__(self) -> None:
         if mistake := next(self._mistakes(), ""):
             raise UserError(f"trainer {self.trainer}: {mistake}")
+        if self.nodes_per_replica > 1 and not self.sizes:
+            object.__setattr__(self, "sizes", self._multiples())
         if self.sizes:
             object.__setattr__(self, "min_nodes", self.sizes[0])
             object.__setattr__(self, "max_nodes", self.sizes[-1])
@@ -96,6 +99,12 @@ class TrainerSpec:
             yield f"min_nodes must be at least 1, got {self.min_nodes}"
         if self.min_nodes > self.max_nodes:
             yield f"min_nodes {self.min_nodes} exceeds max_nodes {self.max_nodes}"
+        if not 1 <= self.nodes_per_replica <= self.max_nodes:
+            yield f"nodes_per_replica must be between 1 and max_nodes {self.max_nodes}, got {self.nodes_per_replica}"
+        elif self.nodes_per_replica > 1 and not 0 < len(self.sizes or self._multiples()) <= SIZES_MAX:
+            yield f"no multiple of {self.nodes_per_replica} nodes, or more than {SIZES_MAX}, are between its bounds"
+        elif odd := [n for n in self.sizes if n % self.nodes_per_replica]:
+            yield f"the size {odd[0]} is not a multiple of {self.nodes_per_replica}, the nodes of a replica"
         if self.max_nodes > NODES_MAX:
             yield f"max_nodes must be at most {NODES_MAX}, got {self.max_nodes}"
         if self.sizes and (mistake := mistake_in_sizes(self.sizes, self.min_nodes, self.max_nodes)):
@@ -115,6 +124,11 @@ class TrainerSpec:
             yield f"--check require: {why}; with --check auto it grows unchecked"
         if self.curve is not None and not all(map(is_rate, self.curve.per_s)):
             yield f"a rate must be 0 or between {RATES[0]:g} and {RATES[1]:g}"
+
+    def _multiples(self) -> tuple[int, ...]:
+        """The sizes of a trainer whose replicas have several nodes."""
+        least = -(-self.min_nodes // self.nodes_per_replica) * self.nodes_per_replica
+        return tuple(range(least, self.max_nodes + 1, self.nodes_per_replica))
 
     def uncheckable(self) -> str:
         """Why its script cannot be checked on its first node; "": nothing is known to prevent it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -50,6 +50,7 @@ class Worker:
     has_state: bool = False  #: it was in a group, so it holds parameters that count
     alone_s: float = 0.0  #: the loop is over, and its script may run on for this long; 0: it may not
     interval_s: float | None = None  #: between its checkpoints; None: the site's interval
+    replica: int = 0  #: the number of its replica; 0: it is one by itself
 
     def may_become(self, phase: WorkerPhase) -> bool:
         """Whether ``phase`` may follow the one that it is in."""
@@ -150,6 +151,7 @@ class Trainer:
     saved_step: int = 0  #: the newest that a checkpoint is known to hold
     given_up: Generation = NO_GENERATION  #: its checkpoints of generations up to this one do not count
     unread: Unread | None = None  #: its checkpoint could not be loaded lately
+    replicas: int = 0  #: how many of several nodes have been started
     code: dict[str, str] = field(default_factory=dict)  #: the SHA-256 of the first version of each file, by path
     closing: Outcome | None = None  #: it ends with this once its workers are gone
     outcome: Outcome | None = None
@@ -261,22 +263,47 @@ class Trainer:
         """The nodes whose workers are ready and hold a state, in the order in which they started."""
         return [n for n, w in self.workers.items() if w.has_state and w.phase is WorkerPhase.READY]
 
+    def replica_of(self, node: NodeId) -> list[NodeId]:
+        """The nodes of the replica to which the worker on ``node`` belongs, in order of place."""
+        number = self.workers[node].replica
+        return [n for n, worker in self.workers.items() if worker.replica == number] if number else [node]
+
+    def complete_replicas(self, nodes: Sequence[NodeId]) -> list[NodeId]:
+        """``nodes`` without those whose replica is not complete among them, replica by replica, in order of place."""
+        if self.spec.nodes_per_replica == 1:
+            return list(nodes)
+        among: dict[int, list[NodeId]] = {self.workers[n].replica: [] for n in nodes if n in self.workers}
+        within = set(nodes)
+        for node, worker in self.workers.items():
+            if node in within:
+                among[worker.replica].append(node)
+        return [n for replica in among.values() if len(replica) == self.spec.nodes_per_replica for n in replica]
+
+    def without(self, node: NodeId) -> Worker | None:
+        """Remove and return its worker on ``node``, if there is one. The others of its replica hold a part of the state
+        that counts no more.
+        """
+        mates = self.replica_of(node) if node in self.workers else []
+        for mate in mates:
+            self.workers[mate].has_state &= mate == node
+            self.writing.pop(mate, None)
+        self.proof = self.proof.without(node)
+        return self.workers.pop(node, None)
+
     def run_on(self) -> list[NodeId]:
-        """The nodes on which its script may run on now that its loop is over: its leader's."""
-        leaders = self.members[:1] if self.group is not None else self.workers
+        """The nodes on which its script may run on now that its loop is over: its leader's replica."""
+        leaders = self.members[: self.spec.nodes_per_replica] if self.group is not None else self.workers
         return [node for node in leaders if self.holds_state(node)]
 
     def lost_all(self, pool: Pool, went: Set[NodeId]) -> bool:
         """Whether no member of the training group stays, now that the nodes ``went`` are gone or have got a notice."""
-        stays = any(n in pool and n not in pool.leaving for n in self.members)
+        stays = self.complete_replicas([n for n in self.members if n in pool and n not in pool.leaving])
         return not stays and any(n in went for n in self.members)
 
     def lose(self, node: NodeId, *, announced: bool) -> None:
         """Record that its worker on ``node`` is gone, with the node."""
-        if self.workers.pop(node).alone_s:
+        if (worker := self.without(node)) is not None and worker.alone_s:
             self.reason += f"; {node} was lost before its script had ended"
-        self.writing.pop(node, None)
-        self.proof = self.proof.without(node)
         self.counts.losses += 0 if announced else 1
 
     def raised_elsewhere(self, node: NodeId, origin: str) -> NodeId | None:

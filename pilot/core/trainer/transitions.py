@@ -137,19 +137,18 @@ def _other_version(trainer: Trainer, node: NodeId, path: str, now: str) -> str:
 
 
 def _worker_exited(now_s: float, trainer: Trainer, event: events.WorkerExited) -> Noted | None:
-    worker = trainer.workers.pop(event.node, None)
+    trained, members = event.node in trainer.members, _fellows(trainer, event.node)
+    worker = trainer.without(event.node)
     if worker is None:
         return None
-    trainer.writing.pop(event.node, None)
-    trainer.proof = trainer.proof.without(event.node)
     if worker.phase is WorkerPhase.STOPPING or not trainer.open:
         if worker.alone_s and event.cause is not ExitCause.STOPPED:
             trainer.reason += f"; {headline(event.detail)}"
         return Noted()
-    trained = event.node in trainer.members
-    members = {node for group in trainer.groups if event.node in group.members for node in group.members}
     commands = dissolve_broken(trainer)
     match event.cause:
+        case ExitCause.MATE_LOST:
+            return Noted(commands)
         case _ if event.out_of_memory:
             trainer.counts.worker_deaths += 1
             return Noted(commands, replan=f"{trainer.id} ran out of memory on {event.node}")
@@ -175,6 +174,11 @@ def _worker_exited(now_s: float, trainer: Trainer, event: events.WorkerExited) -
             return Noted(commands, accusations=(Accusation(event.node, Stage.START, reason, 1),))
     stage = _STAGES.get(event.cause, Stage.START)
     return Noted(commands, accusations=(Accusation(event.node, stage, event.detail),))
+
+
+def _fellows(trainer: Trainer, node: NodeId) -> set[NodeId]:
+    """The members of the groups of which ``node`` is a member."""
+    return {member for group in trainer.groups if node in group.members for member in group.members}
 
 
 def _member_died(

@@ -124,7 +124,8 @@ class Effects:
         """Unless it is no longer wanted."""
         waiting = self.driver.pending.writing.get((command.trainer, command.node))
         if waiting is not None and waiting.command is command:
-            self.send(command.node, command, event)
+            for node in (command.node, *command.mates):
+                self.send(node, command, event)
 
     def overdue(self, now_s: float) -> Overdue:
         """The commands that have timed out by ``now_s``; takes no action."""
@@ -189,14 +190,14 @@ class Effects:
         if trainer is None:  # it and many others have ended while this decision waited for the disk
             return
         try:
-            order = self._order(trainer.spec)
+            order = self._order(trainer.spec, command)
         except JournalError as error:  # the pool continues without it
             reason = f"held because none of its workers can be started: {error}"
             self.driver.post(events.TrainerHeld(command.trainer, reason))
             return
         self.send(command.node, order, event)
 
-    def _order(self, trainer: TrainerSpec) -> wire.StartWorker:
+    def _order(self, trainer: TrainerSpec, command: commands.StartWorker) -> wire.StartWorker:
         launch, directory = self.launches.launch(trainer), self.launches.directory(trainer)
         archive = str(script_code.archive_in(directory, launch.code_sha256)) if launch.code_sha256 else ""
         return wire.StartWorker(
@@ -210,4 +211,7 @@ class Effects:
             self.site.ranks_per_node,
             self.site.node_fabric or "",
             launch.between_nodes or self.site.between_nodes,
+            command.replica,
+            command.place,
+            trainer.nodes_per_replica,
         )

@@ -46,7 +46,7 @@ class Inbound:
 
     def __init__(self, driver: LiveDriver, send: Callable[[NodeId, wire.Sent], None]) -> None:
         core, pending = driver.core, driver.pending
-        self._driver, self._core, self._pending = driver, core, pending
+        self._driver, self._core, self._pending, self._send = driver, core, pending, send
         self.rendezvous = Rendezvous(pending, send)
         self.unreached = Unreached(pending)
         self.stall_checks = StallChecks(core, pending)
@@ -55,6 +55,7 @@ class Inbound:
         self._handlers: dict[type[wire.Message], Callable[[NodeId, Any], Sequence[Event]]] = {
             wire.WorkerReady: self._worker_ready,
             wire.CodeLoaded: self._code_loaded,
+            wire.ReplicaAddresses: self._replica_addresses,
             wire.WorkerExited: self._worker_exited,
             wire.RankAddress: self.rendezvous.arrived,
             wire.RankJoined: self.rendezvous.joined,
@@ -92,6 +93,16 @@ class Inbound:
         changed, new = ([file for file in differing if (file[0] in trainer.code) is known] for known in (True, False))
         files = (*changed, *new[:room])
         return [events.CodeLoaded(trainer.id, node, files)] if files else []
+
+    def _replica_addresses(self, node: NodeId, message: wire.ReplicaAddresses) -> list[Event]:
+        """Passed on to the replica's other nodes. Nothing is kept: it is repeated until they are connected."""
+        trainer = self._core.trainers.get(TrainerId(message.trainer))
+        worker = trainer.workers.get(node) if trainer is not None else None
+        if trainer is not None and worker is not None and worker.replica == message.replica:
+            for mate in trainer.replica_of(node):
+                if mate != node:
+                    self._send(mate, message)
+        return []
 
     def _worker_exited(self, node: NodeId, message: wire.WorkerExited) -> list[Event]:
         """Completes ``StopWorker`` and ``StartWorker``, or reports that a worker ended by itself."""
