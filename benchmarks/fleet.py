@@ -1,4 +1,4 @@
-"""FLEET's ensemble: flotillas against one GPU per trainer, and against equal shares. See docs/fleet.md.
+"""FLEET's ensemble: flotillas against one GPU per trainer, and against equal shares. See docs/research/fleet.md.
 
     python -m benchmarks.fleet --json fleet.json
 

@@ -1,4 +1,4 @@
-"""Huawei's experiments (§5, Figs 9-16): jobs on static pools, under several policies. See docs/huawei.md.
+"""Huawei's experiments (§5, Figs 9-16): jobs on static pools, under several policies. See docs/research/huawei.md.
 
     python -m benchmarks.huawei --jobs jobs.csv --out huawei.jsonl
     python -m benchmarks.huawei --jobs jobs.csv --out short.jsonl --experiments short --nodes 70,110,150 --sets 4
@@ -41,7 +41,7 @@ F_S, DELAY_S = 300.0, 15.0
 HANG_END_S = 80 * 3600.0
 """A replay with jobs that never end stops here."""
 WITHIN = 0.02
-"""Within this gap the prices of ``rolling-horizon`` need no solver; docs/huawei.md compares with 0.5%."""
+"""Within this gap the prices of ``rolling-horizon`` need no solver; docs/research/huawei.md compares with 0.5%."""
 SETS = 6
 """Set 0 is the file's own (or random); the others are resampled from it."""
 

@@ -1,4 +1,4 @@
-"""The results of ``benchmarks.huawei``'s replays as Markdown tables for docs/huawei.md.
+"""The results of ``benchmarks.huawei``'s replays as Markdown tables for docs/research/huawei.md.
 
     python -m benchmarks.huawei_tables huawei.jsonl
 

@@ -2,10 +2,10 @@
 
     python -m benchmarks.look_ahead events.csv.gz --trainers trainers.csv --curves curves.json --hours 24
 
-Each row of the table (Markdown, for docs/huawei.md) is a replay at the paper's costs: U, the losses to rescales and
-preemptions (shares of A_s), and the mean waiting and total time of the trainers that ended in all replays. With
-``--every-s`` all planners decide at multiples of it. ``rolling-horizon`` is solved to within 2%, which rarely needs
-CBC. The last rows show what makes the difference: the same planner without one of the terms it counts.
+Each row of the table (Markdown, for docs/research/huawei.md) is a replay at the paper's costs: U, the losses to
+rescales and preemptions (shares of A_s), and the mean waiting and total time of the trainers that ended in all
+replays. With ``--every-s`` all planners decide at multiples of it. ``rolling-horizon`` is solved to within 2%, which
+rarely needs CBC. The last rows show what makes the difference: the same planner without one of the terms it counts.
 """
 
 from __future__ import annotations

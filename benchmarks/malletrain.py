@@ -1,4 +1,4 @@
-"""MalleTrain's experiments that are not plain replays; docs/malletrain.md has the results.
+"""MalleTrain's experiments that are not plain replays; docs/research/malletrain.md has the results.
 
 python -m benchmarks.malletrain sequence
 python -m benchmarks.malletrain planners --at-once 1,2,4,10,20,40

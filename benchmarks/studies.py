@@ -1,9 +1,9 @@
 """Studies in the core, on a virtual clock: the gain from weights, and the cost of a thousand trials.
 
-``python -m benchmarks.studies weights`` compares the weight of docs/studies.md with equal weights: the time until the
-first trial is complete, until the eventual best trial is, and until the study is over. ``python -m benchmarks.studies
-thousand`` measures the longest decision and the memory of a study of 1,000 trials: what the core and the monitor of a
-live pool hold at its end.
+``python -m benchmarks.studies weights`` compares the weight of docs/elastic/studies.md with equal weights: the time
+until the first trial is complete, until the eventual best trial is, and until the study is over.
+``python -m benchmarks.studies thousand`` measures the longest decision and the memory of a study of 1,000 trials: what
+the core and the monitor of a live pool hold at its end.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ def measured(trials: int, nodes: int, power: float, equal: bool, seeds: int) -> 
 
 
 def weights(seeds: int) -> None:
-    """Print the table of docs/studies.md."""
+    """Print the table of docs/elastic/studies.md."""
     print("| trials | nodes | n nodes do | weight | first complete | best complete | over |")
     print("|---|---|---|---|---|---|---|")
     for trials, nodes in ((64, 16), (64, 64), (32, 8)):

@@ -56,7 +56,7 @@ def study(told: str, trials: int, noise: float, seed: int) -> float:
 
 
 def main() -> None:
-    """Print the table of docs/studies.md."""
+    """Print the table of docs/elastic/studies.md."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--trials", type=int, default=64)
     parser.add_argument("--seeds", type=int, default=15)

@@ -1,4 +1,4 @@
-"""The generated part of docs/json.md: what ``--json`` prints, from the types behind it.
+"""The generated part of docs/reference/json.md: what ``--json`` prints, from the types behind it.
 
 ``python -m tests.json_reference`` rewrites it; ``tests/unit/test_docs.py`` fails when that is due.
 """
@@ -41,7 +41,7 @@ from pilot.protocol.requests import (
 from pilot.research.sim.sweep import ReplayList
 from pilot.research.traces.statistics import TracesAnswer
 
-DOCUMENT = Path(__file__).parents[1] / "docs" / "json.md"
+DOCUMENT = Path(__file__).parents[1] / "docs" / "reference" / "json.md"
 BEGIN = "<!-- From here on this file is written by python -m tests.json_reference. -->\n"
 
 COMMANDS: dict[str, type] = {

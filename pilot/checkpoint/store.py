@@ -1,7 +1,7 @@
 """A trainer's checkpoints: one HDF5 file each, published atomically; the newest intact one is loaded.
 
-See ``docs/checkpoint-format.md`` for the layout. One trainer writes to a directory, any number of processes may read.
-A trainer over several ranks may write in parallel: each rank ``write_part``, then its leader ``write_index``.
+See ``docs/reference/checkpoint-format.md`` for the layout. One trainer writes to a directory, any number of processes
+may read. A trainer over several ranks may write in parallel: each rank ``write_part``, then its leader ``write_index``.
 """
 
 from __future__ import annotations

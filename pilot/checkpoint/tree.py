@@ -5,7 +5,7 @@ The same (tree, leaves) is saved in an HDF5 file (:mod:`pilot.checkpoint.publish
 memory (:mod:`pilot.train.state.block`).
 
 JSON values represent themselves; anything else is an object with one key that names its type (see
-``docs/checkpoint-format.md``)::
+``docs/reference/checkpoint-format.md``)::
 
     {"dict": [[key, value], ...]}   {"tuple": [...]}   {"tensor": PATH}   {"array": PATH}   {"float": "nan"}
 """

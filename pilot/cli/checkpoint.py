@@ -84,7 +84,7 @@ class CheckpointShown(Answer, frozen=True):
 @click.group("checkpoint")
 def command() -> None:
     """Inspect checkpoints, given a trainer's name or the path of a file or directory. Format:
-    docs/checkpoint-format.md.
+    docs/reference/checkpoint-format.md.
 
     \b
     Example:

@@ -150,9 +150,11 @@ def _train(
     row = (status or pool_at(root).status()).trainer(name)
     if row.phase is not Phase.FINISHED:
         seen = f"the test trainer is {row.phase}: {row.reason or '; '.join(row.remarks) or 'no group formed'}"
-        remedy = "see docs/sites.md on interface and fabric; bind MPI to an interface that all nodes share"
+        remedy = "see docs/admin/sites.md on interface and fabric; bind MPI to an interface that all nodes share"
         if between != "mpi":
-            remedy = f"if the cold start over MPI worked, {between} does not: see docs/gpu-nodes.md on between_nodes"
+            remedy = (
+                f"if the cold start over MPI worked, {between} does not: see docs/admin/gpu-nodes.md on between_nodes"
+            )
         yield fail(name, seen, remedy)
         return
     assert row.started_s is not None  # it has finished

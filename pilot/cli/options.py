@@ -24,7 +24,7 @@ from pilot.site.site import BetweenNodes
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 JSON_FORMAT = 1
-"""Incremented when a field that docs/json.md describes is renamed, removed, or changes its type, unit or meaning."""
+"""Incremented when a field in docs/reference/json.md is renamed, removed, or changes its type, unit or meaning."""
 
 MOST = 1_000_000
 """A larger number of nodes, trainers or epochs is a typo."""
@@ -227,8 +227,8 @@ def each_trainer(command: Callable[..., tuple[Any, str]]) -> Callable[..., int]:
 def to_json(value: Any) -> str:
     """The JSON of an answer. NaN and infinity (the loss of a diverged training) become ``null``.
 
-    The values that docs/json.md describes, and no others, are :class:`msgspec.Struct`; their output starts with the
-    format's number.
+    The values that docs/reference/json.md describes, and no others, are :class:`msgspec.Struct`; their output starts
+    with the format's number.
     """
     import msgspec
 

@@ -78,7 +78,7 @@ class Trainer:
         return f"Trainer({self.name!r}, {str(self.run_dir)!r})"
 
     def status(self) -> TrainerStatus:
-        """Return its ``phase``, ``step``, ``metrics`` and more (docs/json.md). Its pool may be down."""
+        """Return its ``phase``, ``step``, ``metrics`` and more (docs/reference/json.md). Its pool may be down."""
         row = patiently(lambda: row_of(self.run_dir, self.name))
         if row is None:
             raise UserError(f"no trainer named {self.name!r} in {self.run_dir}; see pilot ls --all")

@@ -1,7 +1,7 @@
 """What the coordinator reports about its pool: the answers of ``pilot status`` and ``pilot ls``, also with ``--json``.
 
-docs/json.md is generated from these names, types and docstrings. Times are in seconds on the pool's clock, which is 0
-when the pool began and keeps running while its coordinator is restarted.
+docs/reference/json.md is generated from these names, types and docstrings. Times are in seconds on the pool's clock,
+which is 0 when the pool began and keeps running while its coordinator is restarted.
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ class Session(Uncopied):
         shares : how ``global_batch_size`` is divided: "balanced": faster ranks get more, so that all finish together,
             but without ``micro_batch_size`` at most a quarter more than an equal share; "free": without that limit, if
             each node's memory suffices; "equal": all the same
-        options : options of torch's ``DataLoader``, except those that choose samples (``docs/elastic-reference.md``)
+        options : options of torch's ``DataLoader``, except those that choose samples (``docs/reference/session.md``)
         """
         if isinstance(dataset, DataLoader):
             options = arguments_of(dataset) | options
@@ -371,7 +371,7 @@ def session(
     sync: DiLoCo | None = None,
     seed: int = 0,
 ) -> Session:
-    """Make a training loop elastic; see ``docs/elastic-tutorial.md``.
+    """Make a training loop elastic; see ``docs/elastic/tutorial.md``.
 
     Under ``pilot submit`` the process is one worker of a trainer; under plain ``python`` the same script runs by
     itself.
@@ -391,7 +391,7 @@ def session(
     wire_dtype : ``bfloat16`` or ``float16``: send float32 gradients between nodes at half the size, rounded before and
         after the sum
     sync : ``pilot.train.DiLoCo(every=...)`` or ``LocalSGD(every=...)``: nodes train by themselves, and exchange their
-        parameters once in so many steps (``docs/seldom.md``); None: gradients are summed in every step
+        parameters once in so many steps (``docs/elastic/seldom.md``); None: gradients are summed in every step
     seed : seed of the sample order, the augmentation and the ranks' random generators
 
     Raises

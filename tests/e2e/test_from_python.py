@@ -63,7 +63,7 @@ def test_what_the_command_refuses_a_program_is_refused_in_the_same_words(up: Poo
         pilot.submit(TRAIN, "--epochs 3")
 
 
-@pytest.mark.parametrize("page", ["README.md", "api.md"])
+@pytest.mark.parametrize("page", ["README.md", "reference/api.md"])
 def test_the_program_of_a_page_runs(up: Pool, page: str) -> None:
     program = next(block.text for block in blocks("python") if block.page == page and "pilot.submit" in block.text)
     script(up, epochs=3).rename(up.folder / "train.py")

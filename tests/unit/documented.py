@@ -11,7 +11,7 @@ from textwrap import dedent
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAGES += [ROOT / "examples" / "ported" / "README.md"]
 PROGRAMS = {"pilot", "python", ".venv/bin/python", "pip", "make", "git"}
 PROGRAMS |= {"source", "apt-get", "sbatch", "nvidia-smi", "h5dump", "module", "exec", "eval", "for"}

@@ -17,11 +17,12 @@ from tests.equivalence import table
 from tests.json_reference import DOCUMENT, written
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 IN_TEXT = re.compile(r"`((?:pilot|launchers|site_configs|tests|examples|docs|benchmarks)/[\w./*-]*)`")
 LINK = re.compile(r"\]\(([^)#:]+)\)")
 MODULE = re.compile(r"python -m ((?:benchmarks|tests|pilot)[\w.]*)")
-ELASTIC = [*sorted((ROOT / "docs").glob("elastic-*.md")), ROOT / "docs" / "seldom.md"]
+ELASTIC = [ROOT / "docs" / f"{name}.md" for name in ("elastic/tutorial", "elastic/how-to", "elastic/seldom")]
+ELASTIC += [ROOT / "docs" / f"{name}.md" for name in ("reference/session", "how/guarantees")]
 MOST_WORDS, MOST_WORDS_OF_A_SENTENCE = 2500, 60
 TARGET = re.compile(r"(?:^|`)make ([a-z][\w-]*)", re.MULTILINE)
 

@@ -55,51 +55,51 @@ optimizer = SimpleNamespace(step=lambda: None)
 STEP = "optimizer.zero_grad(); loss = criterion(model(x), y); loss.backward(); session.step(loss)"
 CONTEXTS: dict[tuple[str, int], tuple[str, dict[str, str]]] = {
     ("README.md", 1): (SHARED + "scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 30)\n", {}),
-    ("elastic-tutorial.md", 0): ("", {}),
-    ("elastic-tutorial.md", 1): ("", {}),
-    ("elastic-how-to.md", 0): (
+    ("elastic/tutorial.md", 0): ("", {}),
+    ("elastic/tutorial.md", 1): ("", {}),
+    ("elastic/how-to.md", 0): (
         SHARED + "muon = torch.optim.Muon([model.head.weight, model.backbone.weight])\n"
         "adamw = torch.optim.AdamW([model.head.bias, model.backbone.bias])\n",
         {},
     ),
-    ("elastic-how-to.md", 1): (
+    ("elastic/how-to.md", 1): (
         LOADER,
         {
             "...\n        session.step(loss)": "for epoch in session.epochs(1):\n    for x, y in loader:\n"
             "        optimizer.zero_grad(); loss = criterion(model(x), y); loss.backward()\n        session.step(loss)"
         },
     ),
-    ("elastic-how-to.md", 2): (
+    ("elastic/how-to.md", 2): (
         SESSION + "max_iters, learning_rate = 2, lambda iteration: 0.1 / (1 + iteration)\n",
         {},
     ),
-    ("elastic-how-to.md", 3): (LOADER, {"...": STEP, "epochs(100)": "epochs(2)"}),
-    ("elastic-how-to.md", 4): (LOADER, {}),
-    ("elastic-how-to.md", 5): (
+    ("elastic/how-to.md", 3): (LOADER, {"...": STEP, "epochs(100)": "epochs(2)"}),
+    ("elastic/how-to.md", 4): (LOADER, {}),
+    ("elastic/how-to.md", 5): (
         SHARED + "model.backbone.requires_grad_(False)\noptimizer = torch.optim.SGD(model.head.parameters(), lr=0.1)\n"
         "session = pilot.train.session(model, optimizer)\nloader = session.loader(dataset, global_batch_size=32)\n",
         {"...": STEP},
     ),
-    ("elastic-how-to.md", 6): (LOADER, {}),
-    ("elastic-how-to.md", 7): (SHARED + "model.blocks = [model.backbone]\n", {}),
-    ("elastic-how-to.md", 8): (SHARED, {}),
-    ("elastic-how-to.md", 9): (NOTICED, {"...": "os.kill(os.getpid(), signal.SIGUSR1)"}),
-    ("mixed-nodes.md", 0): (SESSION, {}),
-    ("seldom.md", 0): (SHARED, {}),
-    ("planners.md", 0): ("", {}),
-    ("sites.md", 0): ("", {}),
-    ("sites.md", 1): ("", {}),
+    ("elastic/how-to.md", 6): (LOADER, {}),
+    ("elastic/how-to.md", 7): (SHARED + "model.blocks = [model.backbone]\n", {}),
+    ("elastic/how-to.md", 8): (SHARED, {}),
+    ("elastic/how-to.md", 9): (NOTICED, {"...": "os.kill(os.getpid(), signal.SIGUSR1)"}),
+    ("elastic/mixed-nodes.md", 0): (SESSION, {}),
+    ("elastic/seldom.md", 0): (SHARED, {}),
+    ("how/planners.md", 0): ("", {}),
+    ("admin/sites.md", 0): ("", {}),
+    ("admin/sites.md", 1): ("", {}),
 }
 """(page, number) → code to run before the block, and replacements for its ellipses."""
 
 RUN_ELSEWHERE = {
     ("README.md", 0): "tests/e2e/test_from_python.py, on a pool",
-    ("api.md", 0): "tests/e2e/test_from_python.py, on a pool",
-    ("elastic-how-to.md", 10): "tests/frameworks, where Lightning and transformers are installed",
-    ("checkpoint-format.md", 0): "tests/integration/test_checkpoint_readers.py, on a checkpoint",
-    ("checkpoint-format.md", 1): "tests/integration/test_checkpoint_readers.py, on a checkpoint",
-    ("checkpoint-format.md", 2): "tests/integration/test_checkpoint_readers.py, on a checkpoint",
-    ("checkpoint-format.md", 3): "tests/integration/test_dcp_export.py, on a checkpoint",
+    ("reference/api.md", 0): "tests/e2e/test_from_python.py, on a pool",
+    ("elastic/how-to.md", 10): "tests/frameworks, where Lightning and transformers are installed",
+    ("reference/checkpoint-format.md", 0): "tests/integration/test_checkpoint_readers.py, on a checkpoint",
+    ("reference/checkpoint-format.md", 1): "tests/integration/test_checkpoint_readers.py, on a checkpoint",
+    ("reference/checkpoint-format.md", 2): "tests/integration/test_checkpoint_readers.py, on a checkpoint",
+    ("reference/checkpoint-format.md", 3): "tests/integration/test_dcp_export.py, on a checkpoint",
 }
 """Blocks that need something unavailable here → the tests that run such code. Here they are only compiled."""
 
@@ -158,7 +158,7 @@ def test_the_differences_of_the_tutorial_are_those_of_its_two_scripts() -> None:
 
 
 def _of_tutorial(language: str) -> list[Block]:
-    return [block for block in blocks(language) if block.page == "elastic-tutorial.md"]
+    return [block for block in blocks(language) if block.page == "elastic/tutorial.md"]
 
 
 def _run(code: str, folder: Path) -> None:

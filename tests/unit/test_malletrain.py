@@ -1,4 +1,4 @@
-"""The experiments of docs/malletrain.md run, with the results that the document states."""
+"""The experiments of docs/research/malletrain.md run, with the results that the document states."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ NODES_FILE = click.option(
 
 @click.group("trace")
 def command() -> None:
-    """Describe and make traces of idle nodes. Format: docs/traces.md.
+    """Describe and make traces of idle nodes. Format: docs/research/traces.md.
 
     \b
     Example:

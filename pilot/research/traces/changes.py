@@ -1,5 +1,5 @@
-"""The trace format: which node joined or left the pool when (docs/traces.md), and traces in which some nodes' ends are
-known in advance, as from a scheduler's plans.
+"""The trace format: which node joined or left the pool when (docs/research/traces.md), and traces in which some
+nodes' ends are known in advance, as from a scheduler's plans.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""The trainers of a replay: a CSV of trainers and a JSON of scaling curves (docs/traces.md), and their mishaps (Huawei
-§5.4): wrong estimates, bugs, cancellations. Mishaps are drawn once per trainer, so they do not depend on the planner.
+"""The trainers of a replay: a CSV of trainers and a JSON of scaling curves (docs/research/traces.md), and their mishaps
+(Huawei §5.4): wrong estimates, bugs, cancellations. Mishaps are drawn once per trainer, so they do not depend on the
+planner.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Turns commands into messages to agents and orders to the solver: the table in ``docs/processes.md``, with its
+"""Turns commands into messages to agents and orders to the solver: the table in ``docs/how/processes.md``, with its
 timeouts."""
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ def test_one_that_should_be_gone_has_no_time_left() -> None:
 
 
 def test_at_most_eight_ending_nodes_count_the_first_to_leave() -> None:
-    assert MOST == 8, "docs/planners.md says so"
+    assert MOST == 8, "docs/how/planners.md says so"
     pool = pool_of({f"n{number}": 100.0 - number for number in range(MOST + 3)})
     assert ending(pool, NOW_S, T_FWD_S).nodes == tuple(f"n{number}" for number in range(3, MOST + 3))
 
