@@ -47,7 +47,7 @@ site = Site(
     # --- the node --------------------------------------------------------------------------------------------------
     nodes_per_pilot=1,  # nodes per job: more than 1 only if max_jobs is too low for single-node jobs
     cores_per_node=64,  # CPUs per node as the scheduler counts them
-    only_nodes=None,  # pilots run only on these, e.g. "nid[0001-0512],login*"; see docs/admin/sites.md
+    only_nodes=None,  # pilots run only on these, e.g. "nid[0001-0512],login*"
     topology=r"(x\d+)c(\d+)",  # parts of a host's name that nearby hosts share, largest first; None: not known
     ranks_per_node=4,  # training processes per node: one per GPU; 1 without GPUs
     node_fabric="nccl",  # how they sum gradients: shared-memory | gloo | nccl; None: NCCL on GPUs, else shared memory
@@ -56,7 +56,7 @@ site = Site(
     launcher_options="",  # more options for the launcher
     prologue="module load conda\nconda activate base",  # shell lines before the agent: modules, environments
     memory_gb=0,  # of an accelerator, or of a node without any, where pilots cannot find it out; 0: not known
-    # Types of nodes, each with the fields in which it differs (docs/admin/sites.md); pilot up takes --pilots a40:16
+    # Types of nodes, each with the fields in which it differs (docs/admin/types-and-pools.md); pilot up takes a40:16
     node_types={"a100": {"partition": "gpuA100x4-preempt"}, "a40": {"partition": "gpuA40x4-preempt", "max_jobs": 10}},
     python="/projects/abcd/venv/bin/python",  # interpreter on the nodes; None: the coordinator's
     scratch_dir="/tmp",  # on the node, for sockets and temporary files; keep it short; None: the job's TMPDIR

@@ -150,7 +150,7 @@ def _train(
     row = (status or pool_at(root).status()).trainer(name)
     if row.phase is not Phase.FINISHED:
         seen = f"the test trainer is {row.phase}: {row.reason or '; '.join(row.remarks) or 'no group formed'}"
-        remedy = "see docs/admin/sites.md on interface and fabric; bind MPI to an interface that all nodes share"
+        remedy = "see docs/admin/bring-up.md on interface and fabric; bind MPI to an interface that all nodes share"
         if between != "mpi":
             remedy = (
                 f"if the cold start over MPI worked, {between} does not: see docs/admin/gpu-nodes.md on between_nodes"

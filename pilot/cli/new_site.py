@@ -53,7 +53,7 @@ def command(context: click.Context, /, name: str, as_json: bool, **given: str | 
     --json. Where its input is a terminal, it asks for what the options do not give. Exit status 1 if doctor finds
     something that must be fixed; the file stays.
 
-    Every field of a site is an option, also those that are not shown here: see docs/admin/sites.md.
+    Every field of a site is an option, also those that are not shown here: see docs/reference/site-file.md.
 
     \b
     Examples:

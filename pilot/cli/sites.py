@@ -45,7 +45,7 @@ class SiteShown(Answer, frozen=True):
     """What `pilot sites show --json` prints."""
 
     path: str  #: the path of the site's file
-    site: dict[str, Any]  #: its fields, as docs/admin/sites.md describes them
+    site: dict[str, Any]  #: its fields, as docs/reference/site-file.md describes them
     script: str  #: the batch script that would be submitted
 
 
@@ -184,6 +184,6 @@ def _remarks(loaded: SiteFile) -> list[str]:
     if loaded.account_from:
         remarks.append(f"the site file names no account: {site.account} is from {loaded.account_from}")
     if site.scheduler != "local" and site.account is None:
-        remarks.append("no account is set; if the site needs one, set it (see docs/admin/sites.md)")
+        remarks.append("no account is set; if the site needs one, set it (see docs/reference/site-file.md)")
     remarks += [f"retired: {site.retired}"] if site.retired else []
     return [one_line(remark) for remark in remarks]

@@ -167,7 +167,7 @@ class PilotProvider:
         return self.site.walltime if walltime_s is None else walltime_text(walltime_s)
 
     def _make(self, walltime: str) -> Any:
-        # Only PBS can shorten jobs by itself, see docs/admin/sites.md.
+        # Only PBS can shorten jobs by itself, see docs/admin/schedulers.md.
         shortest = self.site.walltime_min if self.site.scheduler == "pbspro" else None
         site = self.site.replace(walltime=walltime, walltime_min=shortest)
         with prints_to_stderr():

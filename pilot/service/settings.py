@@ -111,7 +111,7 @@ def config_of(configured: Configured) -> CoordinatorConfig:
 def topology_of(pattern: str) -> Topology:
     """The topology by a site's pattern; :class:`UserError` if there is none, or if it is malformed."""
     if not pattern:
-        raise UserError("--node-order topology: the site file defines no topology (see docs/admin/sites.md)")
+        raise UserError("--node-order topology: the site file defines no topology (see docs/admin/types-and-pools.md)")
     return Topology(pattern)
 
 

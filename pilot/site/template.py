@@ -13,7 +13,7 @@ import msgspec
 from pilot.site.site import Site
 from pilot.site.site_files import shipped_dir
 
-HEADER = '''"""Site {name}. A field in a comment has its default, with a value as an example: see docs/admin/sites.md.
+HEADER = '''"""Site {name}. Comments give each default field an example: see docs/reference/site-file.md.
 
     pilot sites check {name}     # every mistake, with the field and an example
     pilot sites show {name}      # the exact script that would be submitted

@@ -14,15 +14,16 @@ from pilot.protocol import wire
 from pilot.rundir import journal
 from tests.architecture import rewritten
 from tests.equivalence import table
-from tests.json_reference import DOCUMENT, written
+from tests.json_reference import DOCUMENT, FOLDER, written
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 IN_TEXT = re.compile(r"`((?:pilot|launchers|site_configs|tests|examples|docs|benchmarks)/[\w./*-]*)`")
 LINK = re.compile(r"\]\(([^)#:]+)\)")
 MODULE = re.compile(r"python -m ((?:benchmarks|tests|pilot)[\w.]*)")
-ELASTIC = [ROOT / "docs" / f"{name}.md" for name in ("elastic/tutorial", "elastic/how-to", "elastic/seldom")]
-ELASTIC += [ROOT / "docs" / f"{name}.md" for name in ("reference/session", "how/guarantees")]
+SHORT = [ROOT / "docs" / f"{name}.md" for name in ("elastic/tutorial", "elastic/how-to", "elastic/seldom")]
+SHORT += [ROOT / "docs" / f"{name}.md" for name in ("how/guarantees", "how/node-sums", "how/node-speed", "how/pilots")]
+SHORT += [*sorted((ROOT / "docs" / "admin").glob("*.md")), *sorted((ROOT / "docs" / "reference").glob("*.md"))]
 MOST_WORDS, MOST_WORDS_OF_A_SENTENCE = 2500, 60
 TARGET = re.compile(r"(?:^|`)make ([a-z][\w-]*)", re.MULTILINE)
 
@@ -62,7 +63,8 @@ def test_the_changelog_has_this_version_with_its_protocol_and_formats() -> None:
 
 
 def test_the_json_reference_is_what_the_types_say() -> None:
-    assert DOCUMENT.read_text() == written(), "make tables writes it anew"
+    assert {path: path.read_text() for path in written()} == written(), "make tables writes it anew"
+    assert set(FOLDER.glob("*.md")) == set(written()) - {DOCUMENT}
 
 
 def test_the_table_of_equivalence_is_what_the_rows_say() -> None:
@@ -70,10 +72,16 @@ def test_the_table_of_equivalence_is_what_the_rows_say() -> None:
     assert table.rewritten(text) == text, "make tables writes it anew"
 
 
-@pytest.mark.parametrize("document", ELASTIC, ids=lambda path: path.name)
-def test_a_page_about_scripts_stays_short(document: Path) -> None:
+@pytest.mark.parametrize("document", SHORT, ids=lambda path: path.name)
+def test_a_page_for_users_stays_short(document: Path) -> None:
     text = document.read_text().partition(table.BEGIN)[0]
     assert len(text.split()) <= MOST_WORDS
     prose = re.sub(r"^( *)```.*?^\1```$|^\|.*?$|^#.*?$", "\n\n", text, flags=re.MULTILINE | re.DOTALL)
     sentences = re.split(r"(?<=[.?!])\s|\n\n|\n *(?:- |\d\. )", prose)
     assert [sentence for sentence in sentences if len(sentence.split()) > MOST_WORDS_OF_A_SENTENCE] == []
+
+
+def test_the_page_of_environment_variables_names_each_that_the_code_reads_or_sets() -> None:
+    page = (ROOT / "docs" / "reference" / "environment.md").read_text()
+    code = "".join(path.read_text() for path in (ROOT / "pilot").rglob("*.py"))
+    assert sorted(name for name in set(re.findall(r'"(PILOT_[A-Z_]+)"', code)) if f"`{name}" not in page) == []

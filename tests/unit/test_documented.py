@@ -87,8 +87,8 @@ CONTEXTS: dict[tuple[str, int], tuple[str, dict[str, str]]] = {
     ("elastic/mixed-nodes.md", 0): (SESSION, {}),
     ("elastic/seldom.md", 0): (SHARED, {}),
     ("how/planners.md", 0): ("", {}),
-    ("admin/sites.md", 0): ("", {}),
-    ("admin/sites.md", 1): ("", {}),
+    ("reference/site-file.md", 0): ("", {}),
+    ("admin/types-and-pools.md", 0): ("", {}),
 }
 """(page, number) → code to run before the block, and replacements for its ellipses."""
 
