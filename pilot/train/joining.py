@@ -32,7 +32,7 @@ def group_of(
     ties: NodeTies,
     between: Between,
 ) -> RankGroup:
-    """Return the group according to the agent's environment variables, see ``docs/how/processes.md``."""
+    """Return the group according to the agent's environment variables, see ``docs/development/processes.md``."""
     _claim()
     if (run := CheckedRun.of(environment)) is not None:
         return _checked(run, training, exchanges, resized)

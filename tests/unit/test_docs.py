@@ -23,6 +23,7 @@ LINK = re.compile(r"\]\(([^)#:]+)\)")
 MODULE = re.compile(r"python -m ((?:benchmarks|tests|pilot)[\w.]*)")
 SHORT = [ROOT / "docs" / f"{name}.md" for name in ("elastic/tutorial", "elastic/how-to", "elastic/seldom")]
 SHORT += [ROOT / "docs" / f"{name}.md" for name in ("how/guarantees", "how/node-sums", "how/node-speed", "how/pilots")]
+SHORT += [ROOT / "docs" / "how" / f"{name}.md" for name in ("how-it-works", "pool", "failures")]
 SHORT += [*sorted((ROOT / "docs" / "admin").glob("*.md")), *sorted((ROOT / "docs" / "reference").glob("*.md"))]
 MOST_WORDS, MOST_WORDS_OF_A_SENTENCE = 2500, 60
 TARGET = re.compile(r"(?:^|`)make ([a-z][\w-]*)", re.MULTILINE)

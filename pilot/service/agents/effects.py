@@ -1,5 +1,5 @@
-"""Turns commands into messages to agents and orders to the solver: the table in ``docs/how/processes.md``, with its
-timeouts."""
+"""Turns commands into messages to agents and orders to the solver: the table in ``docs/development/processes.md``, with
+its timeouts."""
 
 from __future__ import annotations
 

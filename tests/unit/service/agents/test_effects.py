@@ -1,4 +1,4 @@
-"""Commands become the messages of the table in docs/how/processes.md; late pending commands complete or end."""
+"""Commands become the messages of the table in docs/development/processes.md; late pending commands complete or end."""
 
 from __future__ import annotations
 
