@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import importlib.util
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from pilot import __version__
 from pilot.checkpoint import structure
+from pilot.core import node_types, planning
+from pilot.core.curves import curve_model
+from pilot.core.plan import aging, prognosis
+from pilot.core.pool import pool
 from pilot.protocol import wire
 from pilot.rundir import journal
 from tests.architecture import rewritten
@@ -19,12 +24,14 @@ from tests.json_reference import DOCUMENT, FOLDER, written
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 IN_TEXT = re.compile(r"`((?:pilot|launchers|site_configs|tests|examples|docs|benchmarks)/[\w./*-]*)`")
-LINK = re.compile(r"\]\(([^)#:]+)\)")
+LINK = re.compile(r"\]\(([^)#:]*)(?:#([^)]*))?\)")
+BLOCK = re.compile(r"^( *)```.*?^\1```$", re.MULTILINE | re.DOTALL)
+HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 MODULE = re.compile(r"python -m ((?:benchmarks|tests|pilot)[\w.]*)")
-SHORT = [ROOT / "docs" / f"{name}.md" for name in ("elastic/tutorial", "elastic/how-to", "elastic/seldom")]
-SHORT += [ROOT / "docs" / f"{name}.md" for name in ("how/guarantees", "how/node-sums", "how/node-speed", "how/pilots")]
-SHORT += [ROOT / "docs" / "how" / f"{name}.md" for name in ("how-it-works", "pool", "failures")]
-SHORT += [*sorted((ROOT / "docs" / "admin").glob("*.md")), *sorted((ROOT / "docs" / "reference").glob("*.md"))]
+FOR_DEVELOPERS = {"development", "research", "json"}
+"""Folders whose pages may be long: those for developers and researchers, and those that are generated."""
+FOR_USERS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FOR_USERS = [page for page in FOR_USERS if page.parent.name not in FOR_DEVELOPERS]
 MOST_WORDS, MOST_WORDS_OF_A_SENTENCE = 2500, 60
 TARGET = re.compile(r"(?:^|`)make ([a-z][\w-]*)", re.MULTILINE)
 
@@ -33,8 +40,23 @@ TARGET = re.compile(r"(?:^|`)make ([a-z][\w-]*)", re.MULTILINE)
 def test_the_files_that_a_document_names_exist(document: Path) -> None:
     text = document.read_text()
     named = {ROOT / name.rstrip("/") for name in IN_TEXT.findall(text)}
-    linked = {document.parent / name for name in LINK.findall(text)}
+    linked = {document.parent / name for name, _ in LINK.findall(text) if name}
     assert [str(path) for path in named | linked if not path.exists()] == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_the_headings_to_which_a_document_links_exist(document: Path) -> None:
+    linked = [
+        (document.parent / name if name else document, anchor)
+        for name, anchor in LINK.findall(BLOCK.sub("", document.read_text()))
+    ]
+    pages = [(page, anchor) for page, anchor in linked if anchor and page.suffix == ".md"]
+    assert [(str(page), anchor) for page, anchor in pages if anchor not in _anchors(page)] == []
+
+
+@cache
+def _anchors(page: Path) -> set[str]:
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in HEADING.findall(page.read_text())}
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
@@ -73,13 +95,31 @@ def test_the_table_of_equivalence_is_what_the_rows_say() -> None:
     assert table.rewritten(text) == text, "make tables writes it anew"
 
 
-@pytest.mark.parametrize("document", SHORT, ids=lambda path: path.name)
+@pytest.mark.parametrize("document", FOR_USERS, ids=lambda path: path.name)
 def test_a_page_for_users_stays_short(document: Path) -> None:
     text = document.read_text().partition(table.BEGIN)[0]
     assert len(text.split()) <= MOST_WORDS
-    prose = re.sub(r"^( *)```.*?^\1```$|^\|.*?$|^#.*?$", "\n\n", text, flags=re.MULTILINE | re.DOTALL)
+    prose = re.sub(r"^\|.*?$|^#.*?$", "\n\n", BLOCK.sub("\n\n", text), flags=re.MULTILINE)
     sentences = re.split(r"(?<=[.?!])\s|\n\n|\n *(?:- |\d\. )", prose)
     assert [sentence for sentence in sentences if len(sentence.split()) > MOST_WORDS_OF_A_SENTENCE] == []
+
+
+def test_the_numbers_of_the_pages_about_plans_are_those_of_the_code() -> None:
+    plans, speeds, models = (
+        " ".join((ROOT / "docs" / "how" / f"{name}.md").read_text().split())
+        for name in ("planners", "speeds", "planner-models")
+    )
+    prior = curve_model.ON_SUMMIT
+    for name, normal in (("a", prior.ln_a), ("b", prior.ln_b)):
+        assert f"ln {name} ~ N({normal.mean:g}, {normal.sd:g}²)" in speeds
+    assert f"with a deviation of {curve_model.SIGMA:.0%}" in speeds
+    assert f"less than {node_types.SLOW:.0%}" in speeds
+    assert f"worth {planning.QUEUE_SHARE:.0%} of" in plans
+    assert f"worth {planning.QUEUE_SHARE:.0%} of" in models
+    assert f"first {planning.MOST} trainers" in plans
+    assert f"At most {pool.MOST} such nodes" in plans
+    assert f"multiplied by {prognosis.LATE}" in plans
+    assert f"({aging.LONGEST_WAIT_S / 3600:g} h; 0: no limit)" in plans
 
 
 def test_the_page_of_environment_variables_names_each_that_the_code_reads_or_sets() -> None:
