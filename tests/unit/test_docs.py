@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 import re
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import click
 import pytest
 
 from pilot import __version__
 from pilot.checkpoint import structure
+from pilot.cli.main import cli
 from pilot.core import node_types, planning
 from pilot.core.curves import curve_model
 from pilot.core.plan import aging, prognosis
@@ -126,3 +129,23 @@ def test_the_page_of_environment_variables_names_each_that_the_code_reads_or_set
     page = (ROOT / "docs" / "reference" / "environment.md").read_text()
     code = "".join(path.read_text() for path in (ROOT / "pilot").rglob("*.py"))
     assert sorted(name for name in set(re.findall(r'"(PILOT_[A-Z_]+)"', code)) if f"`{name}" not in page) == []
+
+
+def test_the_page_of_exit_statuses_names_each_command_whose_help_has_one() -> None:
+    page = (ROOT / "docs" / "reference" / "exit-status.md").read_text()
+    assert (
+        sorted(name for name, command in _commands("pilot", cli) if f"`{name}`" not in page and _status(command)) == []
+    )
+
+
+def _commands(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
+    yield name, command
+    if isinstance(command, click.Group):
+        for inner in command.list_commands(click.Context(command)):
+            found = command.get_command(click.Context(command), inner)
+            assert found is not None
+            yield from _commands(f"{name} {inner}", found)
+
+
+def _status(command: click.Command) -> bool:
+    return "exit status" in " ".join((command.help or "").lower().split())
