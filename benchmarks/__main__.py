@@ -17,6 +17,7 @@ BENCHMARKS = [
     "curves",
     "rescale",
     "ddp",
+    "peers",
     "loader",
     "steady_state",
     "shares",
