@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAGES += [ROOT / "examples" / "ported" / "README.md"]
 PROGRAMS = {"pilot", "python", ".venv/bin/python", "pip", "make", "git"}
-PROGRAMS |= {"source", "apt-get", "sbatch", "nvidia-smi", "h5dump", "module", "exec", "eval", "for"}
+PROGRAMS |= {"source", "cp", "apt-get", "sbatch", "nvidia-smi", "h5dump", "module", "exec", "eval", "for"}
 _MODULE = re.compile(r"python -m (benchmarks\.\w+)([^`#\n]*)")
 _BLOCK = re.compile(r"^( *)```(\S*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 
@@ -35,6 +35,24 @@ def blocks(language: str) -> list[Block]:
         texts = [dedent(text) for _, kind, text in _BLOCK.findall(page.read_text()) if kind == language]
         name = page.relative_to(ROOT).as_posix().removeprefix("docs/")
         found += [Block(name, language, number, text) for number, text in enumerate(texts)]
+    return found
+
+
+class Screen(NamedTuple):
+    """A command after ``$``, and the lines below it: some of those that it prints."""
+
+    command: str
+    shown: list[str]
+
+
+def screens(page: str) -> list[Screen]:
+    """The commands in a page's blocks in the language "console", with what they print."""
+    found: list[Screen] = []
+    for line in "".join(block.text for block in blocks("console") if block.page == page).splitlines():
+        if line.startswith("$ "):
+            found.append(Screen(line.removeprefix("$ "), []))
+        else:
+            found[-1].shown.append(line)
     return found
 
 
@@ -66,8 +84,9 @@ def _program(line: str) -> str:
 
 def pilot_commands() -> Iterator[tuple[str, list[str]]]:
     """(page, words after ``pilot``) for each line that starts with it; of pipes and lists, the first command."""
-    for block in blocks(""):
+    for block in [*blocks(""), *blocks("console")]:
         for line in block.text.replace("\\\n", " ").splitlines():
+            line = line.removeprefix("$ ")
             if line.startswith("pilot "):
                 words = shlex.split(line.split(";")[0].replace("[", " ").replace("]", " "), comments=True)
                 yield block.page, list(takewhile(lambda word: word[0] not in "|>&", words[1:]))

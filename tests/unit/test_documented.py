@@ -54,7 +54,7 @@ optimizer = SimpleNamespace(step=lambda: None)
 """
 STEP = "optimizer.zero_grad(); loss = criterion(model(x), y); loss.backward(); session.step(loss)"
 CONTEXTS: dict[tuple[str, int], tuple[str, dict[str, str]]] = {
-    ("README.md", 1): (SHARED + "scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 30)\n", {}),
+    ("README.md", 0): ("", {"int(sys.argv[1])": "1"}),
     ("elastic/tutorial.md", 0): ("", {}),
     ("elastic/tutorial.md", 1): ("", {}),
     ("elastic/how-to.md", 0): (
@@ -93,7 +93,6 @@ CONTEXTS: dict[tuple[str, int], tuple[str, dict[str, str]]] = {
 """(page, number) → code to run before the block, and replacements for its ellipses."""
 
 RUN_ELSEWHERE = {
-    ("README.md", 0): "tests/e2e/test_from_python.py, on a pool",
     ("reference/api.md", 0): "tests/e2e/test_from_python.py, on a pool",
     ("elastic/how-to.md", 10): "tests/frameworks, where Lightning and transformers are installed",
     ("reference/checkpoint-format.md", 0): "tests/integration/test_checkpoint_readers.py, on a checkpoint",
@@ -147,6 +146,12 @@ def test_no_block_is_left_out() -> None:
     assert set(found) == set(CONTEXTS) | set(RUN_ELSEWHERE)
     for place in RUN_ELSEWHERE:
         compile(found[place], str(place), "exec")
+
+
+def test_the_example_of_the_readme_is_a_file() -> None:
+    (shown,) = (block.text for block in blocks("python") if block.page == "README.md")
+    assert shown == (ROOT / "examples" / "first.py").read_text()
+    assert len(shown.splitlines()) <= 25
 
 
 def test_the_differences_of_the_tutorial_are_those_of_its_two_scripts() -> None:
