@@ -1,4 +1,4 @@
-"""The recipes of ``docs/elastic/how-to.md`` for scripts without a dataset take few lines, and train on any ranks."""
+"""The recipes of ``docs/elastic/data.md`` for scripts without a dataset take few lines, and train on any ranks."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 def recipes() -> Iterator[tuple[str, str]]:
     """(what stands before it, the recipe as a difference)"""
     for block in blocks("diff"):
-        if block.page == "elastic/how-to.md" and "session.iterations" in block.text:
+        if block.page == "elastic/data.md" and "session.iterations" in block.text:
             (before,) = (CONTEXTS[name] for name in CONTEXTS if name in block.text)
             yield SHARED + before, block.text
 

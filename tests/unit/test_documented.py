@@ -57,33 +57,33 @@ CONTEXTS: dict[tuple[str, int], tuple[str, dict[str, str]]] = {
     ("README.md", 0): ("", {"int(sys.argv[1])": "1"}),
     ("elastic/tutorial.md", 0): ("", {}),
     ("elastic/tutorial.md", 1): ("", {}),
-    ("elastic/how-to.md", 0): (
+    ("elastic/optimizers.md", 0): (
         SHARED + "muon = torch.optim.Muon([model.head.weight, model.backbone.weight])\n"
         "adamw = torch.optim.AdamW([model.head.bias, model.backbone.bias])\n",
         {},
     ),
-    ("elastic/how-to.md", 1): (
+    ("elastic/optimizers.md", 1): (
         LOADER,
         {
             "...\n        session.step(loss)": "for epoch in session.epochs(1):\n    for x, y in loader:\n"
             "        optimizer.zero_grad(); loss = criterion(model(x), y); loss.backward()\n        session.step(loss)"
         },
     ),
-    ("elastic/how-to.md", 2): (
+    ("elastic/data.md", 0): (
         SESSION + "max_iters, learning_rate = 2, lambda iteration: 0.1 / (1 + iteration)\n",
         {},
     ),
-    ("elastic/how-to.md", 3): (LOADER, {"...": STEP, "epochs(100)": "epochs(2)"}),
-    ("elastic/how-to.md", 4): (LOADER, {}),
-    ("elastic/how-to.md", 5): (
+    ("elastic/models.md", 0): (LOADER, {"...": STEP, "epochs(100)": "epochs(2)"}),
+    ("elastic/optimizers.md", 2): (LOADER, {}),
+    ("elastic/models.md", 1): (
         SHARED + "model.backbone.requires_grad_(False)\noptimizer = torch.optim.SGD(model.head.parameters(), lr=0.1)\n"
         "session = pilot.train.session(model, optimizer)\nloader = session.loader(dataset, global_batch_size=32)\n",
         {"...": STEP},
     ),
-    ("elastic/how-to.md", 6): (LOADER, {}),
-    ("elastic/how-to.md", 7): (SHARED + "model.blocks = [model.backbone]\n", {}),
-    ("elastic/how-to.md", 8): (SHARED, {}),
-    ("elastic/how-to.md", 9): (NOTICED, {"...": "os.kill(os.getpid(), signal.SIGUSR1)"}),
+    ("elastic/optimizers.md", 3): (LOADER, {}),
+    ("elastic/models.md", 3): (SHARED + "model.blocks = [model.backbone]\n", {}),
+    ("elastic/models.md", 2): (SHARED, {}),
+    ("elastic/torchrun.md", 0): (NOTICED, {"...": "os.kill(os.getpid(), signal.SIGUSR1)"}),
     ("elastic/mixed-nodes.md", 0): (SESSION, {}),
     ("elastic/seldom.md", 0): (SHARED, {}),
     ("how/planners.md", 0): ("", {}),
@@ -94,7 +94,7 @@ CONTEXTS: dict[tuple[str, int], tuple[str, dict[str, str]]] = {
 
 RUN_ELSEWHERE = {
     ("reference/api.md", 0): "tests/e2e/test_from_python.py, on a pool",
-    ("elastic/how-to.md", 10): "tests/frameworks, where Lightning and transformers are installed",
+    ("elastic/torchrun.md", 1): "tests/frameworks, where Lightning and transformers are installed",
     ("reference/checkpoint-format.md", 0): "tests/integration/test_checkpoint_readers.py, on a checkpoint",
     ("reference/checkpoint-format.md", 1): "tests/integration/test_checkpoint_readers.py, on a checkpoint",
     ("reference/checkpoint-format.md", 2): "tests/integration/test_checkpoint_readers.py, on a checkpoint",
