@@ -1,4 +1,4 @@
-"""All rows: what :mod:`tests.equivalence.test_rows` runs, and the table in ``docs/how/guarantees.md``.
+"""All rows: what :mod:`tests.equivalence.test_rows` runs, and the table in ``docs/reference/features.md``.
 
 ``make tables`` writes it, between ``<!-- generated: equivalence -->`` and ``<!-- end -->``.
 """
@@ -13,7 +13,7 @@ from tests.architecture import table
 from tests.equivalence import topics
 from tests.equivalence.rows import Row, Topic
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "how" / "guarantees.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "features.md"
 BEGIN, END = "<!-- generated: equivalence -->\n", "<!-- end -->"
 
 TOPICS: list[Topic] = sorted(
