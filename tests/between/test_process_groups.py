@@ -18,6 +18,7 @@ import torch
 
 from pilot.comm.channel import PeerGone
 from pilot.core.errors import UserError
+from pilot.train.between import between
 from pilot.train.between.between import Between, Formation, between_nodes
 from pilot.train.between.process_groups import Gloo, ProcessGroup
 from pilot.train.node.membership import Membership, Seat
@@ -126,6 +127,31 @@ def test_a_member_that_never_sums_holds_up_nobody(members: Members) -> None:
         own.sendall(b"a connection of the script's own goes on")
         assert theirs.recv(10) == b"a connecti"
         theirs.close()
+
+
+class Stubborn(Gloo):
+    """A group whose pending work does not end when it is abandoned; that of gloo seldom does not."""
+
+    def abandon(self) -> None:
+        pass
+
+
+def test_work_that_never_ends_is_left_with_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(between, "ABANDON_LIMIT_S", 0.1)
+    members = Members(partial(Stubborn, interface="lo"))
+    members.form()
+
+    def leave(rank: int, one: Between) -> bool:
+        if rank == SIZE - 1:
+            return False  # it is stopped
+        one.sum(torch.ones(1 << 20), "")
+        one.abandon(7)
+        return one.memory_is_unsafe
+
+    assert members.do(leave) == [True, True, False]
+    members.each[-1].abandon(7)
+    members.form()
+    assert members.do(lambda _rank, one: one.broadcast(0, 8, np.zeros(1))) == [None] * SIZE
 
 
 def test_work_that_fails_is_reported(members: Members) -> None:

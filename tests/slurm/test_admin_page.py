@@ -1,4 +1,6 @@
-"""What docs/admin/bring-up.md tells an admin to type works on a real Slurm, up to the preemption."""
+"""What docs/admin/bring-up.md tells an admin to type works on a real Slurm, up to the preemption. A newcomer's day
+(test_first_day) types much of the same every day.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +24,7 @@ def _typed() -> list[list[str]]:
     return [[HERE.get(word, word) for word in words] for words in lines[: last + 1]]
 
 
+@pytest.mark.long
 def test_an_admin_brings_up_a_site_as_the_page_says(
     lab: Lab, pool: SlurmPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

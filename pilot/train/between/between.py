@@ -8,8 +8,8 @@ processes are there as well: they carry control words and rows, and notice when 
 2. The processes gather new addresses through the rank processes, until all have constructed their groups, and then
    until all are connected.
 
-So nothing listens but gloo and NCCL themselves. When a generation is lost, its group is abandoned and the step is void;
-buffers are used again only when no pending work can write to them.
+So nothing listens but gloo and NCCL themselves. When a generation is lost, its group is abandoned and the step is void.
+Memory to which pending work may still write is not used again.
 """
 
 from __future__ import annotations
@@ -60,6 +60,9 @@ class Between:
         self._group: ProcessGroup | None = None
         self._generation = 0
         self._pending: list[Work] = []
+        self._left: list[tuple[ProcessGroup, list[Work]]] = []
+        #: whether work that did not end may write to the memory of gradients, which need other memory
+        self.memory_is_unsafe = False
         if make is not None:
             atexit.register(self._process_ends, os.getpid())
         #: waits until a function returns True, and handles events; :class:`PeerGone` if the generation is lost
@@ -108,8 +111,8 @@ class Between:
             self._drop()
 
     def abandon(self, generation: int) -> None:
-        """End what is pending in ``generation``, which is lost. If that does not end, this process does: its memory may
-        still be written to.
+        """End what is pending in ``generation``, which is lost. If that does not end, the group is left as it is, with
+        the memory to which it may still write; or this process ends, if nothing else could use its GPU.
         """
         if self._group is None or generation != self._generation:
             return
@@ -117,12 +120,20 @@ class Between:
         end_s = time.monotonic() + ABANDON_LIMIT_S
         while not all(work.is_completed() for work in self._pending):
             if time.monotonic() > end_s:
-                text = f"sums with other nodes did not end within {ABANDON_LIMIT_S:g} s after these were lost"
-                print(f"{REFUSAL}this process ends: {text}", file=sys.stderr, flush=True)
-                os._exit(GPU_FAILED_STATUS)  # the script may go on elsewhere
+                self._leave()
+                return
             time.sleep(1e-3)
         self._pending.clear()
         self._drop()
+
+    def _leave(self) -> None:
+        assert self._group is not None
+        if not self._group.can_be_left:
+            text = f"sums with other nodes did not end within {ABANDON_LIMIT_S:g} s after these were lost"
+            print(f"{REFUSAL}this process ends: {text}", file=sys.stderr, flush=True)
+            os._exit(GPU_FAILED_STATUS)  # the script may go on elsewhere
+        self._left.append((self._group, self._pending))
+        self._group, self._pending, self.memory_is_unsafe = None, [], True
 
     def _drop(self) -> None:
         """Drop the group in a thread, because gloo's destructor waits 20 ms for its own threads. Python waits for this
@@ -135,11 +146,11 @@ class Between:
         """Keep Python from destroying the group, which would wait for pending work; and in a process that the script
         forked, for threads that are not there.
         """
-        if self._group is not None:
-            kept: list[object] = [self._group]
+        if self._group is not None or self._left:
+            kept: list[object] = [self._group, self._left]
             kept.append(kept)
             gc.freeze()  # the collector does not take cycles that exist now
-            if number == os.getpid():
+            if number == os.getpid() and self._group is not None:
                 self._group.abandon()
 
     # --- sums and states -----------------------------------------------------------------------------------------

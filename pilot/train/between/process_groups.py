@@ -29,7 +29,11 @@ Store = Any  # of torch.distributed, which has no types for it
 
 
 class ProcessGroup(Protocol):
-    """A process group of one training process of each node."""
+    """A process group of one training process of each node. ``can_be_left``: whether work that never ends harms nothing
+    but the memory that it may write to.
+    """
+
+    can_be_left: bool
 
     def connected(self, store: Store) -> ProcessGroup:
         """Return the group, connected to the other members, which have constructed theirs; may wait for them."""
@@ -53,8 +57,11 @@ class Gloo:
     If a member is killed, the connections to it end, and with them all pending work. If it is stopped or cut off, they
     do not, and torch's ``abort`` does not end the work either (2.13). So abandoning a group shuts down the connections
     at this end, for reading: gloo may never notice that it cannot write. They are recognised by their addresses. The
-    listening socket stays open: gloo ends the process if ``accept`` fails.
+    listening socket stays open: gloo ends the process if ``accept`` fails. Rarely work stays pending even so, if
+    members are lost one after the other: gloo waits for memory that it will never get, and reads nothing more.
     """
+
+    can_be_left = True
 
     def __init__(self, store: Store, rank: int, size: int, *, interface: str) -> None:
         from torch.distributed import ProcessGroupGloo
@@ -96,6 +103,8 @@ class Nccl:
     collective holds a lock that ``abort`` needs, until all members are connected (or TORCH_NCCL_NONBLOCKING_TIMEOUT is
     over). So it is not begun before all have come to :meth:`connected`. ``abort`` itself may hang: it has a thread.
     """
+
+    can_be_left = False
 
     def __init__(self, store: Store, rank: int, size: int, *, device: torch.device) -> None:
         from torch.distributed import ProcessGroupNCCL

@@ -53,10 +53,14 @@ class Exchanges:
         """Replace the exchanges if other parameters are trained now; return whether they are. Call it between steps."""
         if not self._training.trained.changed():
             return False
+        self.replace()
+        return True
+
+    def replace(self) -> None:
+        """Replace the exchanges, and their memory. Call it between steps."""
         for exchange in self.each:
             exchange.close()
         self.each = self._made()
-        return True
 
     def number(self, stepper: Stepper) -> int:
         """Return the number of the exchange with the gradients of ``stepper``."""

@@ -386,6 +386,9 @@ class Elastic(RankGroup):
 
     def _begin(self, generation: int) -> Membership:
         group = self._in_force.begin(generation)
+        if self._between.memory_is_unsafe:
+            self._exchanges.replace()
+            self._between.memory_is_unsafe = False
         self._exchanges.idle()
         self._between.form(group, partial(self._formations, group))
         self._attach(generation, group.size)

@@ -1,5 +1,7 @@
 """Trainers whose replicas have several nodes: these start, leave and end together."""
 
+from typing import Any
+
 import pytest
 
 from pilot.core.commands import DissolveGroup, FormGroup, PauseGroup, StartWorker, StopWorker, WriteCheckpoint
@@ -7,7 +9,7 @@ from pilot.core.errors import UserError
 from pilot.core.events import ExitCause, PoolChanged, TrainerHeld, WorkerExited
 from pilot.core.ids import NodeId, TrainerId
 from pilot.core.trainer.spec import SIZES_MAX, TrainerSpec
-from tests.property.world import World
+from tests.property.world import World, generous_plan
 
 T1 = TrainerId("t1")
 
@@ -20,6 +22,11 @@ def world_of(nodes: int, **spec: object) -> World:
     world.settle()
     world.step(T1)
     return world
+
+
+def pause(world: World) -> None:
+    """The group that is to pause has done so."""
+    world.complete(next(i for i, p in enumerate(world.pending) if isinstance(p, PauseGroup)), generous_plan)
 
 
 def members(world: World) -> tuple[NodeId, ...]:
@@ -84,7 +91,7 @@ def test_all_nodes_of_one_replica_write_their_parts() -> None:
     world = world_of(4)
     a, b, _, _ = world.nodes
     world.send(TrainerHeld(T1))
-    world.complete(next(i for i, p in enumerate(world.pending) if isinstance(p, PauseGroup)), lambda _: None)  # type: ignore[arg-type,return-value]
+    pause(world)
     assert [(w.node, w.mates) for w in world.given(WriteCheckpoint)] == [(a, (b,))]
     assert not world.given(StopWorker)
     world.settle()
@@ -95,7 +102,7 @@ def test_a_replica_that_loses_a_node_while_it_writes_no_longer_does() -> None:
     world = world_of(2)
     a, b = world.nodes
     world.send(TrainerHeld(T1))
-    world.complete(next(i for i, p in enumerate(world.pending) if isinstance(p, PauseGroup)), lambda _: None)  # type: ignore[arg-type,return-value]
+    pause(world)
     assert list(world.core.trainers[T1].writing) == [a]
     world.lose([b])
     assert not world.core.trainers[T1].writing
@@ -118,11 +125,12 @@ def test_both_replicas_broken_start_from_the_newest_checkpoint() -> None:
 def test_sizes_are_multiples_of_a_replica() -> None:
     assert TrainerSpec(T1, 3, 9, nodes_per_replica=2).sizes == (4, 6, 8)
     assert TrainerSpec(T1, nodes_per_replica=4, sizes=(4, 16)).max_nodes == 16
-    for mistake, given in {
+    mistakes: dict[str, dict[str, Any]] = {
         "nodes_per_replica must be between 1 and max_nodes 2, got 3": {"max_nodes": 2, "nodes_per_replica": 3},
         "the size 6 is not a multiple of 4": {"sizes": (4, 6), "nodes_per_replica": 4},
         f"more than {SIZES_MAX}": {"max_nodes": 4 * SIZES_MAX, "nodes_per_replica": 2},
         "no multiple of 4": {"min_nodes": 5, "max_nodes": 7, "nodes_per_replica": 4},
-    }.items():
+    }
+    for mistake, given in mistakes.items():
         with pytest.raises(UserError, match=mistake):
-            TrainerSpec(T1, **given)  # type: ignore[arg-type]
+            TrainerSpec(T1, **given)
