@@ -1,7 +1,7 @@
 # make run: set up what is missing, then the demo. make test: the same set-up, then the tests of every day.
 # make test-pools: real pools, whose nodes are killed. make test-all: all tests, for a night.
 # make test-slurm: tests on a real Slurm that they start on this machine (as root, from Debian's packages). They mostly wait
-# for it, so the two files run in parallel; only one has pilots, whose leftovers are searched for on the whole machine.
+# for it, so two files run at a time.
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
@@ -43,11 +43,12 @@ test-pools-1 test-pools-2: test-pools-%: $(READY)
 # What the others leave out: every row of tests/equivalence, Lightning and Hugging Face's Trainer, which it installs first.
 test-long: $(FRAMEWORKS)
 	$(BIN)/python -m pytest -q -n 2 -m long --ignore=tests/slurm --ignore=tests/pbs
+	$(BIN)/python -m pytest -q -m long tests/slurm
 
 test-all: test test-pools test-slurm test-pbs test-long
 
 test-slurm: $(READY)
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/slurm
+	$(BIN)/python -m pytest $(EVERY_DAY) -n 2 --dist loadfile tests/slurm
 
 # Tests on a real OpenPBS, which must be installed in /opt/pbs or PBS_EXEC; without one they are skipped with that reason.
 test-pbs: $(READY)
