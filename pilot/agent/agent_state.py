@@ -273,7 +273,9 @@ class AgentState:
                 worker.raised = worker.raised or message
                 worker.stop_by_s = min(worker.stop_by_s, now_s + STOP_LIMIT_S)  # its threads may hold it
                 return []
-            case wire.Remark() | wire.ReplicaAddresses():
+            case wire.ReplicaAddresses():  # for other nodes, and for this one's other processes
+                return [Send(message), SendToWorker(event.trainer, message)]
+            case wire.Remark():
                 return [Send(message)]
             case _:
                 return [LogLine(f"{event.trainer}: dropped an unexpected {type(message).__name__} from a worker")]

@@ -9,6 +9,7 @@ from pilot.core.commands import ExamineGroup, Outcome
 from pilot.core.errors import (
     GPU_FAILED_STATUS,
     JOINED_OTHERWISE_STATUS,
+    MATE_LOST_STATUS,
     ORPHANED_STATUS,
     RESUMED_OTHERWISE_STATUS,
 )
@@ -26,7 +27,8 @@ _CAUSES: dict[int, str] = {
     signal.SIGBUS: " (is /dev/shm full? df /dev/shm on that node; or a file that it had mapped was cut short)",
 }
 KILLED_FOR_MEMORY = "killed by the kernel, because there was no memory left on its node"
-_DIFFERS = {
+_BY_STATUS = {
+    MATE_LOST_STATUS: ExitCause.MATE_LOST,
     JOINED_OTHERWISE_STATUS: ExitCause.JOINED_OTHERWISE,
     RESUMED_OTHERWISE_STATUS: ExitCause.RESUMED_OTHERWISE,
 }
@@ -62,8 +64,8 @@ def on_exit(
         return ExitCause.DIED, KILLED_FOR_MEMORY if event.out_of_memory else _by_signal(-event.status)
     if event.status == ORPHANED_STATUS:  # of an agent that lives
         return ExitCause.RAISED, _ORPHANED
-    if event.status in _DIFFERS:
-        return _DIFFERS[event.status], raised or last_words(event.tail)
+    if event.status in _BY_STATUS:
+        return _BY_STATUS[event.status], raised or last_words(event.tail)
     if event.status == GPU_FAILED_STATUS:
         return ExitCause.DIED, raised or _failed(event.tail, event.status)
     if event.status > 0:

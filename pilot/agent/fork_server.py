@@ -210,7 +210,7 @@ def run(job: ForkJob) -> None:
     _same_randomness_and_own_threads(job)  # not before a fork: torch starts a thread, which its exit would wait for
     imported.begin()
     try:
-        take_own(Seat.of(os.environ))
+        take_own(Seat.on_node(os.environ))
         copied = submitted_code.install(launch.archive, launch.code_sha256)
         loaded_code.begin(copied, launch.code_sha256)
         if copied:  # where the script really was when it was submitted

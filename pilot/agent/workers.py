@@ -109,7 +109,7 @@ class Workers:
         ends shows whose fault that is, so it gets time to do so.
         """
         worker = self._workers.get(trainer)
-        if worker is None:
+        if worker is None or (isinstance(message, wire.ReplicaAddresses) and message.replica != worker.order.replica):
             return
         at_once = worker.stopping and isinstance(message, StopWorker) and not message.within_s
         worker.stopping |= isinstance(message, StopWorker)
@@ -252,6 +252,9 @@ class Workers:
             "PILOT_NODE_STORE": str(worker.store),
             "PILOT_BETWEEN_NODES": order.between_nodes,
             "PILOT_INTERFACES": ",".join(self.interfaces),
+            "PILOT_REPLICA": str(order.replica),
+            "PILOT_REPLICA_PLACE": str(order.place),
+            "PILOT_REPLICA_NODES": str(order.replica_nodes),
         }
         if order.between_nodes == "nccl" and not order.launch.ddp:  # whose script sums by itself
             ours |= _NCCL | {_BACKENDS[1]: f"={','.join(self.interfaces)}"}

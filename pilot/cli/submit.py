@@ -34,6 +34,12 @@ accept_option = click.option(
     help="Run on these node counts only, e.g. 1,2,4,8.  [default: all]",
 )
 @click.option(
+    "--nodes-per-replica",
+    type=options.Count(),
+    metavar="M",
+    help="The model is divided over M nodes (pilot.train.replica_mesh), so its nodes come and go by M.  [default: 1]",
+)
+@click.option(
     "--curve",
     type=click.Path(path_type=Path),
     metavar="FILE",

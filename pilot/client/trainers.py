@@ -39,6 +39,7 @@ class Options(TypedDict, total=False):
     min_nodes: int | None
     max_nodes: int | None
     sizes: Sequence[int] | None
+    nodes_per_replica: int | None
     curve: str | PathLike[str] | None
     fixed_curve: bool
     profile: Profiling | str | None

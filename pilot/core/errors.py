@@ -17,6 +17,9 @@ ORPHANED_STATUS = 113
 GPU_FAILED_STATUS = 114
 """The exit status of a training process whose GPU failed, or had no memory left."""
 
+MATE_LOST_STATUS = 117
+"""The exit status of a training process that can no longer compute with those on other nodes of its replica."""
+
 JOINED_OTHERWISE_STATUS = 115
 RESUMED_OTHERWISE_STATUS = 116
 
@@ -61,6 +64,12 @@ class LostFileError(UserError):
 
 class NoRestartError(UserError):
     """No coordinator is to be started here: another one runs, or the pool was shut down."""
+
+
+class MateLost(PilotError):
+    """A training process with which this one computes has ended, or its node is lost."""
+
+    exit_status = MATE_LOST_STATUS
 
 
 class JoinedOtherwise(PilotError):

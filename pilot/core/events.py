@@ -153,7 +153,7 @@ class ExitCause(StrEnum):
     """By a signal, by the out-of-memory killer, because its GPU failed, or killed because it was stuck: it may be tried
     again."""
     MATE_LOST = "mate-lost"
-    """A node of its replica was lost, and its processes computed together with those there."""
+    """A process with which it computed, on another node of its replica, has ended or is lost."""
     UNREAD = "unread"
     """It was not started: a file cannot be read or opened there now."""
     JOINED_OTHERWISE = "joined-otherwise"

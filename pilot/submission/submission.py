@@ -76,6 +76,7 @@ class Submission(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     min_nodes: int = 1
     max_nodes: int = 64
     sizes: tuple[int, ...] = ()  #: the allowed node counts; empty: all
+    nodes_per_replica: int = 1  #: over which its model is divided
     curve: list[tuple[float, float]] | None = None  #: points (nodes, samples per second); None: it is measured
     fixed_curve: bool = False
     profile: Profiling = Profiling.NEVER  #: see :class:`pilot.core.trainer.spec.TrainerSpec`
@@ -101,6 +102,9 @@ class Submission(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             with_ = "--fixed-curve" if self.fixed_curve else "--profile never"
             raise UserError(f"--reprofile measures the curve again, so it cannot be combined with {with_}")
         check_given(self.launch)
+        other = "--ddp" if self.launch.ddp else "--sync" if seldom.SYNC in self.launch.environment else ""
+        if self.nodes_per_replica > 1 and other:
+            raise UserError(f"--nodes-per-replica cannot be combined with {other}: its replicas sum in each step")
         known = {name: getattr(self, name) for name in _SPECIFIED if getattr(self, name) is not None}
         given: dict[str, Any] = {
             "trainer": trainer,
@@ -129,10 +133,13 @@ def with_check(spec: TrainerSpec, asked: Checking | None, launch: LaunchSpec, si
     return replace(spec, check=asked or Checking(site.check), unchecked=why)
 
 
-def with_between(launch: LaunchSpec, site: Site) -> LaunchSpec:
+def with_between(launch: LaunchSpec, site: Site, nodes_per_replica: int = 1) -> LaunchSpec:
     """Return ``launch`` with how its nodes sum, as asked by the user, or else as the ``site`` has it now: all nodes of
-    a trainer must do the same, also after the site has changed. :class:`UserError` if the site cannot do that.
+    a trainer must do the same, also after the site has changed. :class:`UserError` if the site cannot do that, or MPI
+    were to sum shards of replicas of several nodes.
     """
+    if nodes_per_replica > 1 and (launch.between_nodes or site.between_nodes) == "mpi":
+        raise UserError("--nodes-per-replica needs --between-nodes gloo (models on CPUs) or nccl (on NVIDIA GPUs)")
     if launch.between_nodes is None:
         return launch if launch.ddp else msgspec.structs.replace(launch, between_nodes=site.between_nodes)
     try:

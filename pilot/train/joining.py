@@ -13,7 +13,7 @@ from pilot.train.check.settings import CheckedRun
 from pilot.train.gradients.exchanges import Exchanges
 from pilot.train.node.membership import Seat
 from pilot.train.node.node_ties import NodeTies
-from pilot.train.node.sockets import WorkerSockets, inherited
+from pilot.train.node.sockets import inherited, worker_sockets
 from pilot.train.ranks.elastic import Elastic
 from pilot.train.ranks.group import RankGroup
 from pilot.train.ranks.meters import StallTimer
@@ -40,7 +40,7 @@ def group_of(
         training.is_alone = True
         return RankGroup(training, resized)
     trainer = environment["PILOT_TRAINER"]
-    link = WorkerSockets(int(environment["PILOT_CONTROL_FD"]), Path(environment["PILOT_WORKER_SOCKET"]))
+    link = worker_sockets(environment)
     directory = Path(environment["PILOT_TRAINER_DIR"], "checkpoints")
     uid, keeps = environment["PILOT_TRAINER_UID"], int(environment["PILOT_CHECKPOINTS_KEPT"])
     saver = Saver(trainer, uid, directory, keeps, link.send, lambda: training.agreed_step, training.shards)

@@ -23,7 +23,7 @@ from pilot.train.data.training_loader import Draws, Loader, Stream, Uncopied
 from pilot.train.evaluation import Evaluation, Function
 from pilot.train.loop import SessionLoop
 from pilot.train.metric_log import metric_log
-from pilot.train.node.membership import Membership
+from pilot.train.node.membership import Membership, Seat
 from pilot.train.ranks import script_end
 from pilot.train.state import identity
 from pilot.train.state.loading import Stateful
@@ -65,7 +65,7 @@ class Session(Uncopied):
     @property
     def local_rank(self) -> int:
         """This process's index on its node, which never changes: use it to choose a GPU."""
-        return self._loop.seat.rank
+        return Seat.on_node(os.environ).rank
 
     @property
     def steps(self) -> int:

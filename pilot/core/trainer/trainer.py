@@ -231,7 +231,8 @@ class Trainer:
     @property
     def parked(self) -> bool:
         """Whether it holds a state on fewer nodes than it can run on."""
-        return 0 < len(self.target) < self.spec.min_nodes and any(self.holds_state(n) for n in self.target)
+        few = 0 < len(self.target) < self.spec.min_nodes
+        return few and any(map(self.holds_state, self.complete_replicas(self.target)))
 
     @property
     def refuses_to_grow(self) -> bool:

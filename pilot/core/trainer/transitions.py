@@ -138,6 +138,7 @@ def _other_version(trainer: Trainer, node: NodeId, path: str, now: str) -> str:
 
 def _worker_exited(now_s: float, trainer: Trainer, event: events.WorkerExited) -> Noted | None:
     trained, members = event.node in trainer.members, _fellows(trainer, event.node)
+    replica = trainer.replica_of(event.node) if event.node in trainer.workers else []
     worker = trainer.without(event.node)
     if worker is None:
         return None
@@ -147,7 +148,7 @@ def _worker_exited(now_s: float, trainer: Trainer, event: events.WorkerExited) -
         return Noted()
     commands = dissolve_broken(trainer)
     match event.cause:
-        case ExitCause.MATE_LOST:
+        case ExitCause.MATE_LOST if len(replica) < trainer.spec.nodes_per_replica:
             return Noted(commands)
         case _ if event.out_of_memory:
             trainer.counts.worker_deaths += 1
@@ -165,8 +166,8 @@ def _worker_exited(now_s: float, trainer: Trainer, event: events.WorkerExited) -
         case ExitCause.RESUMED_OTHERWISE:
             attempt = [node for node, its in trainer.workers.items() if its.has_state or node in members]
             commands += stop(trainer, attempt, f"{event.node} computes another gradient than before the resume")
-        case ExitCause.DIED:
-            trainer.counts.worker_deaths += 1
+        case ExitCause.DIED | ExitCause.MATE_LOST:
+            trainer.counts.worker_deaths += event.cause is ExitCause.DIED
             if members or worker.has_state:
                 failure, accusations = _member_died(now_s, trainer, worker, event)
                 return Noted(commands, failure, accusations)
@@ -188,7 +189,7 @@ def _member_died(
     the script's. With steps in between, it is the fault of a node that has most of the recent ones. Returns why the
     script failed, and the accused nodes.
     """
-    often = _dies_there(now_s, trainer, event)
+    often = _dies_there(now_s, trainer, event) if event.cause is ExitCause.DIED else ()
     trainer.died[event.node] = None
     if worker.attempt == trainer.deaths_in_a_row:
         trainer.deaths_in_a_row += 1

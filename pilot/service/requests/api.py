@@ -148,7 +148,7 @@ class Api:
         self._refuse_when_draining()
         trainer = self._name(given.name, replaces=given.replace)
         spec = given.spec(trainer, TrainerUid(secrets.token_hex(16)))
-        launch = with_between(given.launch, self._site)
+        launch = with_between(given.launch, self._site, spec.nodes_per_replica)
         if self._site.node_types and spec.types:
             check(self._site, dict.fromkeys(spec.types, 0))
         spec = self._learned.with_known(with_check(spec, given.check, given.launch, self._site))

@@ -27,7 +27,8 @@ import torch
 
 from pilot.comm.channel import PeerGone
 from pilot.core.errors import GPU_FAILED_STATUS, REFUSAL, UserError
-from pilot.train.between.process_groups import Forming, Gloo, Nccl, ProcessGroup
+from pilot.train.between.process_groups import Gloo, Nccl, ProcessGroup
+from pilot.train.node.forming import Forming
 from pilot.train.node.membership import Membership, Seat
 from pilot.train.node.node_group import ThenCopy, Work
 
@@ -101,8 +102,8 @@ class Between:
                 if state == _FAILED:
                     self.report(member.generation, f"the process group between nodes did not form: {forming.error}")
                 raise PeerGone
-        assert forming.group is not None
-        return forming.group
+        group: ProcessGroup = forming.group
+        return group
 
     def close(self) -> None:
         """Close the group of a generation that ends after a complete step."""
@@ -202,6 +203,8 @@ def between_nodes(
     rounds nodes exchange seldom, which is left to the rank process.
     """
     way = environment.get(BETWEEN_NODES) or "mpi"
+    if seat.nodes > 1 and (in_rounds or way == "mpi"):
+        raise UserError("a replica of several nodes needs between_nodes gloo or nccl, and no sync=")
     if way == "mpi" or in_rounds or not trained:
         return Between()
     device, interfaces = trained[0].device, environment[USED_INTERFACES].split(",")

@@ -9,13 +9,16 @@ Devices are found through ``torch.accelerator``, so AMD's and Intel's GPUs work 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 
 import torch
 
-from pilot.core.errors import GPU_FAILED_STATUS, UserError
+from pilot.core.errors import GPU_FAILED_STATUS, MATE_LOST_STATUS, UserError
 from pilot.train.node.membership import Seat
 
+_GLOO = "gloo/transport/"
+"""In gloo's messages if a connection was lost; it has no class in torch either."""
 _FAILURES = ("CUDA error", "HIP error", "cuDNN error", "NCCL error")
 """Prefixes of messages from GPU libraries, for errors without a class in torch."""
 
@@ -24,6 +27,8 @@ def exit_status(error: BaseException) -> int:
     """Return the exit status of a script that ends with ``error``. It is a special one if the GPU failed or had no
     memory left (somebody else may compute on it), because the script may succeed on another node.
     """
+    if int(os.environ.get("PILOT_REPLICA_NODES", 1)) > 1 and isinstance(error, RuntimeError) and _GLOO in str(error):
+        return MATE_LOST_STATUS
     return GPU_FAILED_STATUS if is_of_gpu(error) else 1
 
 

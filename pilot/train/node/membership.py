@@ -36,19 +36,29 @@ class Membership:
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """A training process's place on its node: ``rank`` of ``size``, which is the same on all nodes."""
+    """A training process's place in its replica: ``rank`` of ``size``, on ``nodes`` nodes (most often one). It never
+    changes, and sizes are the same in all replicas.
+    """
 
     rank: int = 0
     size: int = 1
+    nodes: int = 1
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Seat:
         """Return the seat given by the agent's environment variables; a script that runs alone is 0 of 1."""
+        here, nodes = cls.on_node(environment), int(environment.get("PILOT_REPLICA_NODES", 1))
+        place = int(environment.get("PILOT_REPLICA_PLACE", 0))
+        return cls(place * here.size + here.rank, nodes * here.size, nodes)
+
+    @classmethod
+    def on_node(cls, environment: Mapping[str, str]) -> Seat:
+        """Return the process's place among those of its node."""
         return cls(int(environment.get("PILOT_LOCAL_RANK", 0)), int(environment.get("PILOT_LOCAL_SIZE", 1)))
 
     def member(self, generation: int, node: int, nodes: int, saved_step: int = 0, given_up: int = 0) -> Membership:
         """Return this process's membership in a group in which its node is number ``node`` of ``nodes``."""
-        place = node * self.size + self.rank, nodes * self.size
+        place = node // self.nodes * self.size + self.rank, nodes // self.nodes * self.size
         return Membership(generation, *place, saved_step, given_up)
 
 

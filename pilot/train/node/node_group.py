@@ -21,7 +21,9 @@ import torch
 
 from pilot.core.errors import UserError
 from pilot.train.node.devices import own_device
+from pilot.train.node.forming import address_of
 from pilot.train.node.membership import Seat
+from pilot.train.node.replica import INTERFACES_USED, formed
 
 FABRIC, STORE = "PILOT_NODE_FABRIC", "PILOT_NODE_STORE"
 """The agent's variables with the way in which a node's processes sum, and the path of their store."""
@@ -94,7 +96,14 @@ class ThenCopy:
 
 
 def node_mesh() -> Any:
-    """Return the ``DeviceMesh`` of this node's processes, one-dimensional, for ``fully_shard(module, mesh=mesh)``.
+    """Return :func:`replica_mesh` of a replica that is one node; :class:`~pilot.core.errors.UserError` if it is not."""
+    if Seat.of(os.environ).nodes > 1:
+        raise UserError("pilot.train.node_mesh: with --nodes-per-replica use pilot.train.replica_mesh")
+    return replica_mesh()
+
+
+def replica_mesh() -> Any:
+    """Return the ``DeviceMesh`` of this replica's processes, one-dimensional, for ``fully_shard(module, mesh=mesh)``.
 
     It creates the default process group of ``torch.distributed`` over them, so the script must not create one itself
     (:class:`~pilot.core.errors.UserError`). Under plain ``python``, it is a mesh of one process.
@@ -104,18 +113,28 @@ def node_mesh() -> Any:
 
     seat, kind = Seat.of(os.environ), own_device().type
     if not dist.is_initialized():
-        keep_to_loopback()
-        store: Any = dist.HashStore()  # type: ignore[attr-defined]  # its stubs leave it out
-        if STORE in os.environ:
-            store = store_of(Path(os.environ[STORE]), seat.size, "mesh")
         backend = "cpu:gloo" if kind == "cpu" else f"cpu:gloo,{kind}:nccl"
-        dist.init_process_group(backend, store=store, rank=seat.rank, world_size=seat.size, timeout=NEVER)
+        # NCCL connects now: no addresses come later
+        own: Any = None if kind == "cpu" or seat.nodes == 1 else torch.device(kind, Seat.on_node(os.environ).rank)
+
+        def make(store: Any) -> Any:
+            of: Any = {"rank": seat.rank, "world_size": seat.size, "timeout": NEVER}
+            dist.init_process_group(backend, store=store, device_id=own, **of)
+            return dist.group.WORLD
+
+        if seat.nodes > 1:
+            os.environ |= dict.fromkeys(INTERFACES, os.environ[INTERFACES_USED].split(",")[0])
+            formed("mesh", make)
+        else:
+            keep_to_loopback()
+            alone: Any = dist.HashStore  # type: ignore[attr-defined]  # its stubs leave it out
+            make(store_of(Path(os.environ[STORE]), seat.size, "mesh") if STORE in os.environ else alone())
     elif dist.get_world_size() != seat.size:
         raise UserError(
             f"pilot.train.node_mesh: the script has made a process group of {dist.get_world_size()}, and a node has"
             f" {seat.size} training processes: leave init_process_group to node_mesh"
         )
-    return init_device_mesh(kind, (seat.size,), mesh_dim_names=("node",))
+    return init_device_mesh(kind, (seat.size,), mesh_dim_names=("replica",))
 
 
 def keep_to_loopback() -> None:
@@ -131,14 +150,19 @@ def store_of(path: Path, size: int, prefix: str) -> Any:
     return PrefixStore(prefix, FileStore(str(path), size))
 
 
-def gloo_group(seat: Seat, store: Path, prefix: str) -> Any:
-    """Return a gloo process group of the node's processes."""
+def gloo_group(seat: Seat, store: Path, name: str) -> Any:
+    """Return a gloo process group of the replica's processes, which meet at ``store`` if they are on one node."""
     from torch.distributed import ProcessGroupGloo
 
-    options: Any = ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # its stubs leave it out
-    options._devices = [ProcessGroupGloo.create_device(hostname="127.0.0.1", lazy_init=False)]
-    options._timeout = NEVER
-    return ProcessGroupGloo(store_of(store, seat.size, prefix), seat.rank, seat.size, options)
+    interface = os.environ[INTERFACES_USED].split(",")[0] if seat.nodes > 1 else LOOPBACK
+
+    def make(store: Any) -> Any:
+        options: Any = ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # its stubs leave it out
+        options._devices = [ProcessGroupGloo.create_device(hostname=address_of(interface), lazy_init=False)]
+        options._timeout = NEVER
+        return ProcessGroupGloo(store, seat.rank, seat.size, options)
+
+    return formed(name, make) if seat.nodes > 1 else make(store_of(store, seat.size, name))
 
 
 def _nccl(seat: Seat, store: Path) -> Any:

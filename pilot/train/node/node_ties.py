@@ -21,7 +21,7 @@ import torch
 
 from pilot.comm.channel import PeerGone
 from pilot.comm.naps import FIRST_NAP_S, longer
-from pilot.core.errors import PilotError
+from pilot.core.errors import MateLost, UserError
 from pilot.train.node.devices import check_own
 from pilot.train.node.membership import Membership, MembershipState, Seat
 from pilot.train.node.node_group import STORE, NodeGroup, Work, fabric_of, gloo_group
@@ -79,7 +79,7 @@ class NodeTies:
         try:
             work.wait()
         except RuntimeError:
-            raise PilotError("another training process of this node has ended") from None
+            raise MateLost("another training process of this replica has ended") from None
 
 
 @dataclass
@@ -143,7 +143,12 @@ def node_fabric(
     """
     if seat.size == 1 or STORE not in environment:
         return None, NodeTies()
-    check_own(trained, seat)
+    check_own(trained, Seat.on_node(environment))
+    if seat.nodes > 1 and not sharded:
+        raise UserError(
+            "--nodes-per-replica is for models that are divided over nodes: call"
+            " fully_shard(module, mesh=pilot.train.replica_mesh())"
+        )
     store, sums = Path(environment[STORE]), None
     if not sharded:
         fabric = fabric_of(environment, trained[0].device if trained else torch.device("cpu"))

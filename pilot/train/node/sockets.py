@@ -7,7 +7,7 @@ import socket
 import sys
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,6 +61,16 @@ class RankGone:
 WorkerEvent = wire.ToAgent | RankConnected | RankMessage | RankGone
 
 
+_sockets: list[WorkerSockets] = []
+
+
+def worker_sockets(environment: Mapping[str, str]) -> WorkerSockets:
+    """Return the sockets of this process, as the agent's environment variables name them: always the same object."""
+    if not _sockets:
+        _sockets.append(WorkerSockets(int(environment["PILOT_CONTROL_FD"]), Path(environment["PILOT_WORKER_SOCKET"])))
+    return _sockets[0]
+
+
 class WorkerSockets:
     """All sockets of a worker: ``control_fd`` to its agent, and those of rank processes at ``worker_socket``."""
 
@@ -70,6 +80,7 @@ class WorkerSockets:
         self._sending = threading.Lock()
         self._listener = listen(worker_socket)
         self._unidentified: list[Channel] = []
+        self._kept: list[WorkerEvent] = []
         self._channels: dict[int, Channel] = {}
         _close_in_forked_children(self)
 
@@ -103,6 +114,9 @@ class WorkerSockets:
 
     def wait(self, timeout_s: float | None = None) -> Iterator[WorkerEvent]:
         """Wait up to ``timeout_s`` (None: no limit) for events, and yield them, the agent's messages first."""
+        while self._kept:
+            yield self._kept.pop(0)
+            timeout_s = 0.0
         ready = readable(self.fds(), timeout_s)
         if self._control.fileno() in ready:
             yield from self._agent_messages()
@@ -115,6 +129,10 @@ class WorkerSockets:
             self._unidentified.append(Channel(self._listener.accept()[0]))
             if len(self._unidentified) > MAX_UNIDENTIFIED:
                 self._unidentified.pop(0).close()
+
+    def keep(self, events: Sequence[WorkerEvent]) -> None:
+        """Have the next :meth:`wait` yield ``events``."""
+        self._kept += events
 
     def fds(self) -> list[int]:
         """Return the descriptors of all sockets, which a forked child must close."""

@@ -139,8 +139,8 @@ def _check(model: nn.Module, sharded: Mapping[str, nn.Parameter], steppers: Step
         place: Any = parameter
         if place.device_mesh.ndim != 1 or place.device_mesh.size() != size or not place.placements[0].is_shard(dim=0):
             raise UserError(
-                f"the model's parameter {name} is not sharded by rows over the {size} processes of its node: call"
-                " fully_shard(module, mesh=pilot.train.node_mesh()), without shard_placement_fn"
+                f"the model's parameter {name} is not sharded by rows over the {size} processes of its replica: call"
+                " fully_shard(module, mesh=pilot.train.replica_mesh()), without shard_placement_fn"
             )
     if steppers.by_name:
         raise UserError("a sharded model needs optimizers that are stepped together: pass a list, not a dict")

@@ -62,7 +62,7 @@ def test_a_model_that_cannot_be_trained_is_refused_with_the_reason(mesh: Any) ->
     model = sharded(mesh)
     offloaded = sharded(mesh, offload_policy=CPUOffloadPolicy(pin_memory=False))
     for its, steppers, per_node, line in [
-        (model, Steppers(sgd(model)), 2, "is not sharded by rows over the 2 processes of its node"),
+        (model, Steppers(sgd(model)), 2, "is not sharded by rows over the 2 processes of its replica"),
         (model, Steppers({"one": sgd(model)}), 1, "pass a list, not a dict"),
         (model, Steppers(sgd(model), None, torch.amp.GradScaler("cpu")), 1, "cannot be combined with a loss scaler"),
         (offloaded, Steppers(sgd(offloaded)), 1, "CPU offload"),

@@ -9,6 +9,7 @@ from pilot.core.errors import UserError
 from pilot.core.events import ExitCause, PoolChanged, TrainerHeld, WorkerExited
 from pilot.core.ids import NodeId, TrainerId
 from pilot.core.trainer.spec import SIZES_MAX, TrainerSpec
+from pilot.core.trainer.transitions import DEATHS_ALLOWED
 from tests.property.world import World, generous_plan
 
 T1 = TrainerId("t1")
@@ -68,11 +69,23 @@ def test_its_living_node_is_free_for_others_if_no_spare_one_is_there() -> None:
 def test_a_process_that_ends_because_its_mate_is_gone_counts_against_nobody() -> None:
     world = world_of(4)
     a, b, c, d = world.nodes
-    world.send(world.worker_dies(T1, d, ExitCause.MATE_LOST))
+    world.send(world.worker_dies(T1, d, ExitCause.MATE_LOST))  # before the loss of the mate is known
     world.lose([c])
     world.settle()
+    world.step(T1)
     trainer = world.core.trainers[T1]
-    assert (trainer.members, trainer.deaths_in_a_row, trainer.raised, trainer.evidence.aside) == ((a, b), 0, {}, {})
+    assert (trainer.members, trainer.deaths_in_a_row, trainer.raised) == ((a, b), 0, {})
+    assert (trainer.counts.worker_deaths, trainer.evidence.deaths, trainer.evidence.aside) == (0, {}, {})
+
+
+def test_replicas_that_always_lose_their_connections_are_not_tried_for_ever() -> None:
+    world = world_of(2)
+    a, _ = members(world)
+    for _ in range(DEATHS_ALLOWED):
+        world.send(world.worker_dies(T1, a, ExitCause.MATE_LOST))
+        world.settle()
+    assert [node for node, _, _ in world.core.blame.set_aside()] == [a]
+    assert not members(world)
 
 
 def test_with_notice_a_replica_leaves_after_a_step() -> None:
@@ -96,6 +109,17 @@ def test_all_nodes_of_one_replica_write_their_parts() -> None:
     assert not world.given(StopWorker)
     world.settle()
     assert world.core.trainers[T1].rests
+
+
+def test_the_only_replica_is_saved_before_it_leaves() -> None:
+    world = world_of(2)
+    a, b = world.nodes
+    world.send(PoolChanged(noticed=(b,), deadline_s=world.now_s + 30))
+    pause(world)
+    assert [(w.node, w.mates) for w in world.given(WriteCheckpoint)] == [(a, (b,))]
+    assert not world.given(StopWorker)
+    world.settle()
+    assert world.core.trainers[T1].saved
 
 
 def test_a_replica_that_loses_a_node_while_it_writes_no_longer_does() -> None:
