@@ -123,10 +123,10 @@ def replica_mesh() -> Any:
             return dist.group.WORLD
 
         if seat.nodes > 1:
-            os.environ |= dict.fromkeys(INTERFACES, os.environ[INTERFACES_USED].split(",")[0])
+            keep_to(os.environ[INTERFACES_USED].split(",")[0])
             formed("mesh", make)
         else:
-            keep_to_loopback()
+            keep_to(LOOPBACK)
             alone: Any = dist.HashStore  # type: ignore[attr-defined]  # its stubs leave it out
             make(store_of(Path(os.environ[STORE]), seat.size, "mesh") if STORE in os.environ else alone())
     elif dist.get_world_size() != seat.size:
@@ -137,10 +137,10 @@ def replica_mesh() -> Any:
     return init_device_mesh(kind, (seat.size,), mesh_dim_names=("replica",))
 
 
-def keep_to_loopback() -> None:
-    """Bind the ports of gloo and NCCL in this process to loopback, unless the job's environment sets an interface."""
+def keep_to(interface: str) -> None:
+    """Bind the ports of gloo and NCCL in this process to ``interface``, unless the job's environment sets another."""
     for name in INTERFACES:
-        os.environ.setdefault(name, LOOPBACK)
+        os.environ.setdefault(name, interface)
 
 
 def store_of(path: Path, size: int, prefix: str) -> Any:
@@ -168,7 +168,7 @@ def gloo_group(seat: Seat, store: Path, name: str) -> Any:
 def _nccl(seat: Seat, store: Path) -> Any:
     from torch.distributed import ProcessGroupNCCL
 
-    keep_to_loopback()
+    keep_to(LOOPBACK)
     options = ProcessGroupNCCL.Options()
     options._timeout = NEVER
     return ProcessGroupNCCL(store_of(store, seat.size, "sums"), seat.rank, seat.size, options)
