@@ -12,7 +12,8 @@ import psutil
 import pytest
 import torch
 
-from pilot.train.between.process_groups import Forming, Gloo, ProcessGroup
+from pilot.train.between.process_groups import Gloo, ProcessGroup
+from pilot.train.node.forming import Forming
 
 LIMIT_S = 30.0
 
