@@ -28,10 +28,7 @@ seat = int(os.environ["REPLICA_GROUP_ID"])
 manager = Manager(
     pg=ProcessGroupGloo(timeout=timedelta(seconds=5)),
     min_replica_size=1,
-    load_state_dict=lambda state: (
-        model.load_state_dict(state["model"]),
-        optimizer.load_state_dict(state["optimizer"]),
-    ),
+    load_state_dict=load,
     state_dict=lambda: {"model": model.state_dict(), "optimizer": optimizer.state_dict()},
     replica_id=f"node{seat}",
     rank=0,

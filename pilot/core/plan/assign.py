@@ -133,8 +133,8 @@ class _Part:
         others can use.
         """
         donors, avoids = [], trainer.avoids(self.pool)
-        donors_of_nodes = [d for d in reversed(self.trainers) if d.spec.nodes_per_replica == 1]
-        for donor in [d for d in donors_of_nodes if d is not trainer and not d.parked]:
+        others = [d for d in reversed(self.trainers) if d is not trainer and d.spec.nodes_per_replica == 1]
+        for donor in [d for d in others if not d.parked]:
             avoids_too = donor.avoids(self.pool)
             for node in [n for n in reversed(self.pool.in_order(self.of(donor.target))) if not avoids(n)]:
                 taken = next((n for n in self.free if not avoids_too(n)), None)

@@ -280,16 +280,15 @@ class Trainer:
                 among[worker.replica].append(node)
         return [n for replica in among.values() if len(replica) == self.spec.nodes_per_replica for n in replica]
 
-    def without(self, node: NodeId) -> Worker | None:
-        """Remove and return its worker on ``node``, if there is one. The others of its replica hold a part of the state
-        that counts no more.
+    def without(self, node: NodeId) -> Worker:
+        """Remove and return its worker on ``node``. The others of its replica hold a part of the state that counts no
+        more.
         """
-        mates = self.replica_of(node) if node in self.workers else []
-        for mate in mates:
+        for mate in self.replica_of(node):
             self.workers[mate].has_state &= mate == node
             self.writing.pop(mate, None)
         self.proof = self.proof.without(node)
-        return self.workers.pop(node, None)
+        return self.workers.pop(node)
 
     def run_on(self) -> list[NodeId]:
         """The nodes on which its script may run on now that its loop is over: its leader's replica."""
@@ -303,7 +302,7 @@ class Trainer:
 
     def lose(self, node: NodeId, *, announced: bool) -> None:
         """Record that its worker on ``node`` is gone, with the node."""
-        if (worker := self.without(node)) is not None and worker.alone_s:
+        if self.without(node).alone_s:
             self.reason += f"; {node} was lost before its script had ended"
         self.counts.losses += 0 if announced else 1
 

@@ -137,15 +137,16 @@ def _other_version(trainer: Trainer, node: NodeId, path: str, now: str) -> str:
 
 
 def _worker_exited(now_s: float, trainer: Trainer, event: events.WorkerExited) -> Noted | None:
-    trained, members = event.node in trainer.members, _fellows(trainer, event.node)
-    replica = trainer.replica_of(event.node) if event.node in trainer.workers else []
-    worker = trainer.without(event.node)
-    if worker is None:
+    if event.node not in trainer.workers:
         return None
+    replica = trainer.replica_of(event.node)
+    worker = trainer.without(event.node)
     if worker.phase is WorkerPhase.STOPPING or not trainer.open:
         if worker.alone_s and event.cause is not ExitCause.STOPPED:
             trainer.reason += f"; {headline(event.detail)}"
         return Noted()
+    trained = event.node in trainer.members
+    members = {node for group in trainer.groups if event.node in group.members for node in group.members}
     commands = dissolve_broken(trainer)
     match event.cause:
         case ExitCause.MATE_LOST if len(replica) < trainer.spec.nodes_per_replica:
@@ -175,11 +176,6 @@ def _worker_exited(now_s: float, trainer: Trainer, event: events.WorkerExited) -
             return Noted(commands, accusations=(Accusation(event.node, Stage.START, reason, 1),))
     stage = _STAGES.get(event.cause, Stage.START)
     return Noted(commands, accusations=(Accusation(event.node, stage, event.detail),))
-
-
-def _fellows(trainer: Trainer, node: NodeId) -> set[NodeId]:
-    """The members of the groups of which ``node`` is a member."""
-    return {member for group in trainer.groups if node in group.members for member in group.members}
 
 
 def _member_died(

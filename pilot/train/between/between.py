@@ -28,12 +28,12 @@ import torch
 from pilot.comm.channel import PeerGone
 from pilot.core.errors import GPU_FAILED_STATUS, REFUSAL, UserError
 from pilot.train.between.process_groups import Gloo, Nccl, ProcessGroup
-from pilot.train.node.forming import Forming
+from pilot.train.node.forming import Forming, used_interfaces
 from pilot.train.node.membership import Membership, Seat
 from pilot.train.node.node_group import ThenCopy, Work
 
-BETWEEN_NODES, USED_INTERFACES = "PILOT_BETWEEN_NODES", "PILOT_INTERFACES"
-"""The agent's variables with the way between nodes (``mpi``, ``gloo`` or ``nccl``), and the network interfaces."""
+BETWEEN_NODES = "PILOT_BETWEEN_NODES"
+"""The agent's variable with the way between nodes: ``mpi``, ``gloo`` or ``nccl``."""
 
 ABANDON_LIMIT_S = 5.0
 """How long abandoned work may take to end."""
@@ -207,7 +207,7 @@ def between_nodes(
         raise UserError("a replica of several nodes needs between_nodes gloo or nccl, and no sync=")
     if way == "mpi" or in_rounds or not trained:
         return Between()
-    device, interfaces = trained[0].device, environment[USED_INTERFACES].split(",")
+    device, interfaces = trained[0].device, used_interfaces(environment)
     if (device.type == "cpu") != (way == "gloo"):
         raise UserError(
             f"between_nodes is {way}, and the model is on {device}: use {'gloo' if device.type == 'cpu' else 'nccl'},"

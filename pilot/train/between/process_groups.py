@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import torch
 
 from pilot.comm.naps import connections
-from pilot.train.node.forming import Store, address_of
+from pilot.train.node.forming import Store, gloo_on
 from pilot.train.node.node_group import NEVER, ThenCopy, Work
 
 FORM_LIMIT_S = 10.0
@@ -59,12 +59,7 @@ class Gloo:
     can_be_left = True
 
     def __init__(self, store: Store, rank: int, size: int, *, interface: str) -> None:
-        from torch.distributed import ProcessGroupGloo
-
-        options: Any = ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # its stubs leave it out
-        options._devices = [ProcessGroupGloo.create_device(hostname=address_of(interface), lazy_init=False)]
-        options._timeout = timedelta(seconds=FORM_LIMIT_S)
-        self._group: Any = ProcessGroupGloo(store, rank, size, options)
+        self._group = gloo_on(interface, store, rank, size, timedelta(seconds=FORM_LIMIT_S))
         self._group._set_default_timeout(NEVER)
         self._addresses = [bytes(store.get(key)) for key in store.list_keys()]
 

@@ -27,7 +27,7 @@ def exit_status(error: BaseException) -> int:
     """Return the exit status of a script that ends with ``error``. It is a special one if the GPU failed or had no
     memory left (somebody else may compute on it), because the script may succeed on another node.
     """
-    if int(os.environ.get("PILOT_REPLICA_NODES", 1)) > 1 and isinstance(error, RuntimeError) and _GLOO in str(error):
+    if Seat.of(os.environ).nodes > 1 and isinstance(error, RuntimeError) and _GLOO in str(error):
         return MATE_LOST_STATUS
     return GPU_FAILED_STATUS if is_of_gpu(error) else 1
 

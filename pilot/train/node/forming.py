@@ -9,13 +9,32 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from typing import Any
 
 import psutil
 
 from pilot.core.errors import PilotError
 
+USED_INTERFACES = "PILOT_INTERFACES"
+"""The agent's variable with the network interfaces between nodes."""
+
 Store = Any  # of torch.distributed, which has no types for it
+
+
+def used_interfaces(environment: Mapping[str, str]) -> list[str]:
+    """Return the network interfaces between nodes."""
+    return environment[USED_INTERFACES].split(",")
+
+
+def gloo_on(interface: str, store: Store, rank: int, size: int, limit: timedelta) -> Any:
+    """Return member ``rank`` of ``size`` of a gloo process group whose ports are bound to ``interface``."""
+    from torch.distributed import ProcessGroupGloo
+
+    options: Any = ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # its stubs leave it out
+    options._devices = [ProcessGroupGloo.create_device(hostname=address_of(interface), lazy_init=False)]
+    options._timeout = limit
+    return ProcessGroupGloo(store, rank, size, options)
 
 
 class Forming:

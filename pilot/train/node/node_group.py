@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,9 +22,9 @@ import torch
 
 from pilot.core.errors import UserError
 from pilot.train.node.devices import own_device
-from pilot.train.node.forming import address_of
+from pilot.train.node.forming import gloo_on, used_interfaces
 from pilot.train.node.membership import Seat
-from pilot.train.node.replica import INTERFACES_USED, formed
+from pilot.train.node.replica import formed
 
 FABRIC, STORE = "PILOT_NODE_FABRIC", "PILOT_NODE_STORE"
 """The agent's variables with the way in which a node's processes sum, and the path of their store."""
@@ -123,7 +124,7 @@ def replica_mesh() -> Any:
             return dist.group.WORLD
 
         if seat.nodes > 1:
-            keep_to(os.environ[INTERFACES_USED].split(",")[0])
+            keep_to(used_interfaces(os.environ)[0])
             formed("mesh", make)
         else:
             keep_to(LOOPBACK)
@@ -152,17 +153,10 @@ def store_of(path: Path, size: int, prefix: str) -> Any:
 
 def gloo_group(seat: Seat, store: Path, name: str) -> Any:
     """Return a gloo process group of the replica's processes, which meet at ``store`` if they are on one node."""
-    from torch.distributed import ProcessGroupGloo
-
-    interface = os.environ[INTERFACES_USED].split(",")[0] if seat.nodes > 1 else LOOPBACK
-
-    def make(store: Any) -> Any:
-        options: Any = ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # its stubs leave it out
-        options._devices = [ProcessGroupGloo.create_device(hostname=address_of(interface), lazy_init=False)]
-        options._timeout = NEVER
-        return ProcessGroupGloo(store, seat.rank, seat.size, options)
-
-    return formed(name, make) if seat.nodes > 1 else make(store_of(store, seat.size, name))
+    of: Any = {"rank": seat.rank, "size": seat.size, "limit": NEVER}
+    if seat.nodes > 1:
+        return formed(name, partial(gloo_on, used_interfaces(os.environ)[0], **of))
+    return gloo_on(LOOPBACK, store_of(store, seat.size, name), **of)
 
 
 def _nccl(seat: Seat, store: Path) -> Any:

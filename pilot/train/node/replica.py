@@ -16,8 +16,6 @@ from pilot.protocol import wire
 from pilot.train.node.forming import Forming, Store
 from pilot.train.node.sockets import WorkerEvent, worker_sockets
 
-INTERFACES_USED = "PILOT_INTERFACES"
-"""The agent's variable with the network interfaces between nodes."""
 REPEAT_S = 1.0
 """Addresses are sent again after this time: the coordinator keeps none for mates that are not there yet."""
 _NAP_S = 0.05
