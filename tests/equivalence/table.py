@@ -28,13 +28,17 @@ assert len(ROWS) == sum(len(topic.rows) for topic in TOPICS), "two rows have the
 
 
 def equivalence() -> str:
-    """The table: a line per row, by topic."""
+    """The rows by topic: the equal ones in a line, the others in a table that says why, or what to do instead."""
     counts = {kind: sum(row.kind == kind for row in ROWS.values()) for kind in ("equal", "different", "refused")}
     head = f"{len(ROWS)} rows: {', '.join(f'{count} {kind}' for kind, count in counts.items())}.\n"
-    parts = [
-        f"\n**{topic.title}**\n\n{table(('the script has', 'class', ''), map(_line, topic.rows))}" for topic in TOPICS
-    ]
-    return "\n" + head + "".join(parts) + "\n"
+    return "\n" + head + "".join(map(_section, TOPICS)) + "\n"
+
+
+def _section(topic: Topic) -> str:
+    equal = [row.name for row in topic.rows if row.kind == "equal"]
+    others = [_line(row) for row in topic.rows if row.kind != "equal"]
+    line = f"\nEqual: {' · '.join(equal)}\n" if equal else ""
+    return f"\n**{topic.title}**\n{line}" + (f"\n{table(('the script has', 'class', ''), others)}" if others else "")
 
 
 def _line(row: Row) -> list[str]:
