@@ -1,4 +1,4 @@
-"""The run directory: a coordinator's files, its lock, and its last report. See ``docs/development/processes.md``."""
+"""The run directory: a coordinator's files, its lock, and its last report. See ``docs/development/journal.md``."""
 
 from __future__ import annotations
 
