@@ -28,21 +28,22 @@ assert len(ROWS) == sum(len(topic.rows) for topic in TOPICS), "two rows have the
 
 
 def equivalence() -> str:
-    """The rows by topic: the equal ones in a line, the others in a table that says why, or what to do instead."""
+    """The rows by topic: a line of the equal ones, and tables of the others."""
     counts = {kind: sum(row.kind == kind for row in ROWS.values()) for kind in ("equal", "different", "refused")}
     head = f"{len(ROWS)} rows: {', '.join(f'{count} {kind}' for kind, count in counts.items())}.\n"
     return "\n" + head + "".join(map(_section, TOPICS)) + "\n"
 
 
 def _section(topic: Topic) -> str:
-    equal = [row.name for row in topic.rows if row.kind == "equal"]
-    others = [_line(row) for row in topic.rows if row.kind != "equal"]
-    line = f"\nEqual: {' · '.join(equal)}\n" if equal else ""
-    return f"\n**{topic.title}**\n{line}" + (f"\n{table(('the script has', 'class', ''), others)}" if others else "")
-
-
-def _line(row: Row) -> list[str]:
-    return [row.name, row.kind, f"instead: {row.instead}" if row.instead else row.different]
+    equal = " · ".join(row.name for row in topic.rows if row.kind == "equal")
+    different = [(row.name, row.different) for row in topic.rows if row.kind == "different"]
+    refused = [(row.name, row.instead) for row in topic.rows if row.kind == "refused"]
+    parts = [
+        f"Equal: {equal}\n" if equal else "",
+        table(("different", "because"), different) if different else "",
+        table(("refused", "instead"), refused) if refused else "",
+    ]
+    return f"\n**{topic.title}**\n" + "".join(f"\n{part}" for part in parts if part)
 
 
 def rewritten(text: str) -> str:
