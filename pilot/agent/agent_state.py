@@ -204,9 +204,10 @@ class AgentState:
         worker.stop_reason = message.reason
         worker.within_s = message.within_s
         before_s = worker.stop_by_s if worker.raised is not None else math.inf
-        worker.stop_by_s = min(before_s, now_s + ((message.within_s or STOP_LIMIT_S) if worker.up else 0.0))
+        kill = message.kill or not worker.up
+        worker.stop_by_s = min(before_s, now_s + (0.0 if kill else message.within_s or STOP_LIMIT_S))
         note = LogLine(f"{trainer}: stopping: {message.reason}")
-        return [note, SendToWorker(trainer, message) if worker.up else KillWorker(trainer)]
+        return [note, KillWorker(trainer) if kill else SendToWorker(trainer, message)]
 
     def _join(self, message: wire.JoinGroup) -> list[Effect]:
         key = (message.trainer, message.generation)

@@ -41,13 +41,15 @@ class StartWorker:
 class StopWorker:
     """End the trainer's process on ``node``. Completes with ``WorkerExited``; the node is free after it.
 
-    ``within_s`` : its loop is over, and its script may run for this much longer; 0: end it now.
+    ``within_s`` : its loop is over, and its script may run for this much longer; 0: end it now. ``kill`` : it may hang
+    in a collective with a lost node, and its state counts no more: kill it.
     """
 
     trainer: TrainerId
     node: NodeId
     reason: str
     within_s: float = 0.0
+    kill: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from pilot.rundir.entries import FromPlain, plain
 from pilot.submission.loaded_code import FILES_AT_ONCE
 from pilot.submission.submission import LaunchSpec
 
-PROTOCOL = 18
+PROTOCOL = 19
 """Incremented with every incompatible change; peers with another number are refused."""
 
 MAX_FRAME_BYTES = 8 * 1024 * 1024

@@ -8,6 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from pilot.agent.agent_state import STOP_LIMIT_S
+from pilot.core.events import PoolChanged, WorkerExited
+from pilot.host import proc
+from tests.e2e.acts import replayed
 from tests.e2e.proof import proved
 from tests.e2e.test_ranks_per_node import alone
 from tests.pools import LIMIT_S, Pool
@@ -45,6 +49,27 @@ def test_a_killed_node_takes_its_replica_which_is_made_anew_with_a_spare_one(ran
     trainer = pool.finish(name)
     assert (trainer.worker_deaths, trainer.losses, trainer.lost_steps) == (0, 1, 0)
     as_alone(pool, name, saved)
+
+
+@pytest.mark.slow
+def test_the_mate_of_a_node_that_stands_still_is_killed_and_soon_in_a_new_replica(pool: Pool) -> None:
+    pool.up()
+    agents = [pool.agent() for _ in range(4)]
+    name = pool.submit_lasting("--sharded", options=OPTIONS)
+    pool.until_step(name, 20, nodes=4)
+    pool.agent()
+    pool.until_pilots(5)
+    for process in proc.tree(agents[3].pid):
+        process.send_signal(signal.SIGSTOP)
+    pool.until("the pilot is lost", lambda s: len(s.pool) == 4)
+    pool.until_step(name, pool.trainer(name).step + 20, nodes=4)
+    pool.kill_tree(agents[3])
+
+    decisions = list(replayed(pool).decisions)
+    (lost_s,) = (d.now_s for d in decisions if isinstance(d.event, PoolChanged) and d.event.lost)
+    (ended_s,) = (d.now_s for d in decisions if isinstance(d.event, WorkerExited))
+    assert 0 < ended_s - lost_s < STOP_LIMIT_S, "it hung in a collective until it was killed as one that does not end"
+    pool.pilot("cancel", name)
 
 
 @pytest.mark.slow

@@ -83,13 +83,15 @@ def stop_surplus(situation: Situation) -> list[Command]:
 
 
 def stop(trainer: Trainer, nodes: list[NodeId], reason: str) -> list[Command]:
-    """Stop the workers on these nodes, unless they are stopping."""
+    """Stop the workers on these nodes, unless they are stopping. Those of a broken replica are killed."""
     out: list[Command] = []
     for node in nodes:
         worker = trainer.workers[node]
         if worker.may_become(WorkerPhase.STOPPING):
             worker.phase, worker.has_state = WorkerPhase.STOPPING, False
-            out.append(commands.StopWorker(trainer.id, node, reason, worker.alone_s))
+            broken = len(trainer.replica_of(node)) < trainer.spec.nodes_per_replica
+            why = "its replica is broken" if broken else reason
+            out.append(commands.StopWorker(trainer.id, node, why, worker.alone_s, broken))
     return out
 
 

@@ -225,6 +225,12 @@ def test_a_worker_that_still_imports_is_killed_at_once(joined: Machine) -> None:
     assert joined.order(StopWorker("t1", "", "cancelled")) == [KillWorker("t1")]
 
 
+def test_a_worker_that_may_hang_is_killed_at_once(training: Machine) -> None:
+    assert training.order(StopWorker("t1", "", "a node was lost", kill=True)) == [KillWorker("t1")]
+    ended = training.take(WorkerEnded("t1", -9, ""))
+    assert Send(wire.WorkerExited("t1", "stopped", "a node was lost")) in ended
+
+
 def test_a_worker_that_dies_takes_its_generations_with_it_silently(training: Machine) -> None:
     assert training.take(WorkerEnded("t1", -11, "", "/log")) == [
         KillRank("t1", 1),

@@ -51,7 +51,7 @@ def test_a_lost_node_takes_its_replica_and_the_others_go_on_at_once() -> None:
     assert [(f.members, f.previous) for f in world.given(FormGroup, before)] == [((a, b), None)]
     assert d not in world.core.trainers[T1].holders()
     world.settle()
-    assert [s.node for s in world.given(StopWorker, before)] == [d]
+    assert [(s.node, s.kill) for s in world.given(StopWorker, before)] == [(d, True)]
     assert [(s.node, s.replica, s.place) for s in world.given(StartWorker, before)] == [(d, 3, 0), (e, 3, 1)]
     assert members(world) == (a, b, d, e)
     assert world.core.trainers[T1].counts.worker_deaths == 0
@@ -97,7 +97,7 @@ def test_with_notice_a_replica_leaves_after_a_step() -> None:
     assert not world.given(StopWorker, before)
     assert not world.given(DissolveGroup, before)
     world.settle()
-    assert {s.node for s in world.given(StopWorker, before)} == {c, d}
+    assert [(s.node, s.kill) for s in world.given(StopWorker, before)] == [(c, False), (d, False)]
 
 
 def test_all_nodes_of_one_replica_write_their_parts() -> None:
