@@ -83,9 +83,9 @@ tables: $(READY)
 docs: $(READY)
 	$(BIN)/python -m sphinx -q -W --keep-going -b html -c docs . out/docs
 
-# Build pilot.__version__, try its wheel in a fresh venv, and tag it.
+# Build this version in dist/, and try its wheel on each Python that is here, or on those of PYTHONS. Tags and uploads nothing.
 release: $(READY)
-	TORCH="$(TORCH)" .ci/release
+	TORCH="$(TORCH)" PYTHONS="$(PYTHONS)" $(BIN)/python .ci/release.py
 
 # All hostile inputs of tests/security/fuzz, and a table of their outcomes; ONLY=checkpoints tries only those.
 fuzz: $(READY)
@@ -129,4 +129,4 @@ $(FRAMEWORKS): $(READY)
 	@touch $(FRAMEWORKS)
 
 clean:
-	rm -rf $(VENV) out build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) out build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

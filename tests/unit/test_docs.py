@@ -25,7 +25,8 @@ from tests.equivalence import table
 from tests.json_reference import DOCUMENT, FOLDER, written
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+DOCUMENTS = [path for folder in ("docs", ".github") for path in sorted((ROOT / folder).rglob("*.md"))]
+DOCUMENTS += sorted(ROOT.glob("*.md"))
 IN_TEXT = re.compile(r"`((?:pilot|launchers|site_configs|tests|examples|docs|benchmarks)/[\w./*-]*)`")
 LINK = re.compile(r"\]\(([^)#:]*)(?:#([^)]*))?\)")
 BLOCK = re.compile(r"^( *)```.*?^\1```$", re.MULTILINE | re.DOTALL)
@@ -81,11 +82,14 @@ def test_what_is_generated_is_as_the_code_says() -> None:
     assert rewritten(text) == text, "make tables writes it anew"
 
 
-def test_the_changelog_has_this_version_with_its_protocol_and_formats() -> None:
-    row = f"| {__version__} | {wire.PROTOCOL} | {structure.FORMAT} "
-    rows = [line for line in (ROOT / "CHANGELOG.md").read_text().splitlines() if line.startswith(row)]
-    assert len(rows) == 1, f"no row that begins with {row!r}"
-    assert rows[0].endswith(f"| {journal.FORMAT} |")
+def test_the_page_of_support_has_this_version_with_its_protocol_and_formats() -> None:
+    row = f"| {__version__} | {wire.PROTOCOL} | {structure.FORMAT} | {journal.FORMAT} |"
+    assert (ROOT / "SUPPORT.md").read_text().splitlines().count(row) == 1, f"no row {row}"
+
+
+def test_the_changelog_has_this_version() -> None:
+    headings = re.findall(r"^## (\S+) \(.*\)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert headings.count(__version__) == 1
 
 
 def test_the_json_reference_is_what_the_types_say() -> None:
