@@ -156,6 +156,8 @@ class AgentState:
             case wire.HeartbeatSeen(sent_s):
                 self.departure.heard(sent_s)
                 return []
+            case wire.AreYouThere():
+                return [Send(wire.Heartbeat(now_s, {}))]
             case wire.Refused(reason):
                 return [Exit(2, f"refused by the coordinator: {reason}")]
             case wire.Forgotten(reason):

@@ -43,6 +43,8 @@ log = logging.getLogger(__name__)
 
 TICK_S = 0.25
 INSPECT_EVERY_TICKS = 4
+STOPPED_S = 3.0
+"""No process of ours stands still (state T) for this long, unless somebody stopped it."""
 JOIN_LIMIT_S = 120.0
 
 IMPORTS, CHECKS = "imports", "checks"
@@ -213,7 +215,7 @@ class Agent:
         stopped = self._stopped.update(time.monotonic(), [pid for pid in pids if proc.is_stopped(pid)])
         welcome = self._state.departure.welcome
         for pid, stopped_s in stopped.items():
-            if welcome is not None and stopped_s > welcome.silent_s:
+            if welcome is not None and stopped_s > min(STOPPED_S, welcome.silent_s):
                 if pid in watched:
                     trainer, generation = watched[pid]
                     what = f"stopped (SIGSTOP) for {stopped_s:.0f} s"

@@ -208,6 +208,7 @@ class GroupBroken:
     node: NodeId | None = None  #: where it was noticed first, if an agent noticed
     unreached: tuple[tuple[NodeId, NodeId], ...] = ()  #: members (a, b) where a cannot reach b through the network
     unloaded: Unloaded | None = None  #: ``node`` could not load the state
+    silent: tuple[NodeId, ...] = ()  #: members whose agents do not answer while others wait for them
 
 
 @dataclass(frozen=True, slots=True)

@@ -284,6 +284,10 @@ class HeartbeatSeen(Message, frozen=True):
     sent_s: float
 
 
+class AreYouThere(Message, frozen=True):
+    """The agent answers with ``Heartbeat`` at once: others wait for its node."""
+
+
 class Refused(Message, frozen=True):
     """The peer is refused; it prints why and exits with status 2."""
 
@@ -370,7 +374,7 @@ Order = (
 )
 """The core's commands that an agent carries out. They are sent as they are, in the journal's form."""
 
-_FromCoordinator = Welcome | HeartbeatSeen | Refused | Forgotten | StartWorker | ReplicaAddresses
+_FromCoordinator = Welcome | HeartbeatSeen | AreYouThere | Refused | Forgotten | StartWorker | ReplicaAddresses
 _ToAgent = _FromCoordinator | JoinGroup | GroupAddresses | LeaveGroup
 ToAgent = _ToAgent | Order
 Sent = Message | Order

@@ -12,6 +12,7 @@ import re
 import time
 from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass, field
+from itertools import chain
 
 from pilot.core.commands import ReleaseNode
 from pilot.core.events import Event, GroupBroken
@@ -85,7 +86,7 @@ class Service:
         driver, parts = self.driver, (self.launches, self.solver, self.sampler)
         self._intake = Intake(driver.core, driver.pending)
         self._types, self._speeds = NodeTypes(self.site), SpeedMeter(driver.core)
-        self._inbound = Inbound(driver, self.send)
+        self._inbound = Inbound(driver, self.roster, self.send)
         self._effects = Effects(self.site, driver, *parts, self.send, self._inbound.rendezvous.have_met)
 
     async def run(self) -> None:
@@ -191,7 +192,8 @@ class Service:
             self.lose(node, why)
         for stop in late.stops:
             self._effects.perform(stop)
-        waited = (*late.events, *self._inbound.stall_checks.overdue(now_s))
+        checks = self._inbound.stall_checks.overdue(now_s), self._inbound.silence.overdue(now_s)
+        waited = (*late.events, *chain.from_iterable(checks))
         self._post([*map(self._inbound.unreached.explained, waited), *self.driver.core.due(now_s)])
 
     def _holders(self, node: NodeId) -> Iterable[NodeId]:

@@ -107,8 +107,8 @@ def test_a_trainer_that_resumes_otherwise_on_one_node_is_resumed_on_another(pool
     killed(pool, 1)
     other = agent(pool, 2)
     agent(pool, 1)
+    (text,) = aside(pool.until("it is set aside", lambda s: bool(aside(s))))
     pool.trains("cnn", 1)
-    (text,) = aside(pool.status())
     assert text.startswith(f"{other} was set aside: ")
     assert re.search(RESUMES, text)
     assert "Possible causes: a value that the script switches" in text

@@ -244,7 +244,19 @@ def _group_broken(now_s: float, trainer: Trainer, event: events.GroupBroken) -> 
         return None
     if event.unloaded is not None and event.node is not None:
         return _unloaded(now_s, trainer, event, event.node)
+    if event.silent:
+        return _without(trainer, event)
     return _broke(trainer, event.reason, _prevented(trainer, event) if group is trainer.forming else ())
+
+
+def _without(trainer: Trainer, event: events.GroupBroken) -> Noted | None:
+    """Go on without silent nodes if others hold the state. Nothing is held against them: they may only be short of
+    memory, and train again once their workers have ended.
+    """
+    silent = [mate for node in event.silent for mate in trainer.replica_of(node)]
+    if set(trainer.holders()) <= set(silent):
+        return None
+    return Noted([*dissolve(trainer, event.reason), *stop(trainer, silent, event.reason)])
 
 
 def _unloaded(now_s: float, trainer: Trainer, event: events.GroupBroken, node: NodeId) -> Noted:

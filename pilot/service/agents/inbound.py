@@ -21,6 +21,8 @@ from pilot.protocol import wire
 from pilot.protocol.remaining_work import Goal
 from pilot.service.agents.members import Rendezvous, StallChecks, Unreached, finding_of, group_of
 from pilot.service.agents.pending import Of
+from pilot.service.agents.roster import Roster
+from pilot.service.agents.silence import SilenceChecks
 from pilot.service.durability.live_driver import LiveDriver
 from pilot.submission.loaded_code import FILES_MAX
 
@@ -44,12 +46,13 @@ class Inbound:
     was not recorded while the disk was full.
     """
 
-    def __init__(self, driver: LiveDriver, send: Callable[[NodeId, wire.Sent], None]) -> None:
+    def __init__(self, driver: LiveDriver, roster: Roster, send: Callable[[NodeId, wire.Sent], None]) -> None:
         core, pending = driver.core, driver.pending
-        self._driver, self._core, self._pending, self._send = driver, core, pending, send
+        self._driver, self._core, self._pending, self._roster, self._send = driver, core, pending, roster, send
         self.rendezvous = Rendezvous(pending, send)
         self.unreached = Unreached(pending)
         self.stall_checks = StallChecks(core, pending)
+        self.silence = SilenceChecks(core, roster, send)
         self.gaps: dict[str, None] = {}
         self._paused: dict[Of, dict[NodeId, int]] = {}
         self._handlers: dict[type[wire.Message], Callable[[NodeId, Any], Sequence[Event]]] = {
@@ -63,7 +66,7 @@ class Inbound:
             wire.GroupFormed: self._group_formed,
             wire.GroupBroken: self._group_broken,
             wire.RankPaused: self._rank_paused,
-            wire.RankStalled: self.stall_checks.rank_stalled,
+            wire.RankStalled: self._rank_stalled,
             wire.RankExamined: self._rank_examined,
             wire.CheckpointWritten: self._checkpoint_written,
             wire.ScriptChecked: self._script_checked,
@@ -143,6 +146,13 @@ class Inbound:
         if len(set(steps.values())) > 1:
             return [events.GroupBroken(*of, f"its ranks paused after different steps: {steps}")]
         return [events.GroupPaused(*of, message.step)]
+
+    def _rank_stalled(self, node: NodeId, message: wire.RankStalled) -> list[Event]:
+        """At first it is only asked whether the others are there; their workers are examined after long waits."""
+        if message.waited_s >= self._roster.site.silent_s:
+            return self.stall_checks.rank_stalled(node, message)
+        self.silence.rank_stalled(self._driver.clock(), node, message)
+        return []
 
     def _rank_examined(self, node: NodeId, message: wire.RankExamined) -> list[Event]:
         """Completes ``ExamineGroup`` when the last member has been examined. Users see which node is slow or was stuck,

@@ -28,6 +28,13 @@ def group_of(message: Any) -> Of:
     return TrainerId(message.trainer), Generation(message.generation)
 
 
+def members_of(core: Coordinator, of: Of) -> tuple[NodeId, ...]:
+    """The members of a group that trains or forms; empty if it is over."""
+    trainer = core.trainers.get(of[0])
+    group = trainer.group_of(of[1]) if trainer is not None else None
+    return group.members if group is not None else ()
+
+
 @dataclass(slots=True)
 class _Addresses:
     """The addresses of one group so far: the ``table``, ``whose`` each key is, and the endpoints of those nodes that
@@ -144,10 +151,7 @@ class StallChecks:
     def rank_stalled(self, node: NodeId, message: wire.RankStalled) -> list[Event]:
         """A member is waiting; ignored if its group is already being examined, or if it is not in the group."""
         of = group_of(message)
-        trainer = self._core.trainers.get(of[0])
-        groups = (trainer.group, trainer.forming) if trainer is not None else ()
-        group = next((group for group in groups if group is not None and group.generation == of[1]), None)
-        if group is None or node not in group.members or of in self._pending.examining:
+        if node not in members_of(self._core, of) or of in self._pending.examining:
             return []
         what = f"the sums of step {message.step}" if message.summing else f"the other ranks after step {message.step}"
         return [GroupStalled(*of, f"{node} has waited {message.waited_s:.1f} s for {what}", message.waited_s)]

@@ -111,23 +111,27 @@ class PaceMeter:
         return wire.RankStepTimes(self._trainer, pace)
 
 
+ASK_S = 1.5
+"""After this time the coordinator asks whether the others are there."""
+
+
 class StallTimer:
-    """Times one wait at a time. It expires at the site's time-out ``silent_s``, whenever the wait has doubled, and when
-    the trainer's patience ends. ``ended_s`` is the total time of all waits that are over.
+    """Times one wait at a time. It expires after :data:`ASK_S`, at the site's time-out ``silent_s``, whenever the wait
+    has doubled since, and when the trainer's patience ends. ``ended_s`` is the total time of all waits that are over.
     """
 
     def __init__(self, silent_s: float, patience_s: float) -> None:
         self.silent_s = silent_s
         self._patience_s = patience_s
         self._since_s: float | None = None
-        self._due_s = silent_s
+        self._due_s = 0.0
         self.ended_s = 0.0
         self.summing = False
 
     def begin(self, summing: bool) -> None:
         """Begin a wait; ``summing``: for the sums of a step."""
         self.ended_s += self.waited_s()
-        self._since_s, self._due_s, self.summing = time.monotonic(), self.silent_s, summing
+        self._since_s, self._due_s, self.summing = time.monotonic(), min(ASK_S, self.silent_s), summing
 
     def end(self) -> None:
         """End the wait."""
@@ -146,6 +150,6 @@ class StallTimer:
         """Return whether to report the wait now; the next time is when it has doubled."""
         if self.waited_s() < self._due_s:
             return False
-        later_s = 2 * self._due_s
+        later_s = 2 * self._due_s if self._due_s >= self.silent_s else self.silent_s
         self._due_s = self._patience_s if self._due_s < self._patience_s < later_s else later_s
         return True

@@ -33,6 +33,7 @@ from pilot.protocol import wire
 from pilot.service.agents import inbound
 from pilot.service.agents.inbound import Inbound
 from pilot.service.agents.intake import in_lines
+from tests.unit.service.agents.test_roster import roster
 from tests.unit.service.stage import A, B, C, G, Stage, T
 
 
@@ -41,7 +42,7 @@ class Desk(Stage):
 
     def __init__(self) -> None:
         super().__init__()
-        self._inbound = Inbound(self, lambda *_: None)
+        self._inbound = Inbound(self, roster(A, B, C), lambda *_: None)
 
     def hear(self, node: NodeId, message: wire.FromAgent) -> list[Event]:
         """The events that a message of ``node`` means."""

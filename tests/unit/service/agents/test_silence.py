@@ -1,0 +1,79 @@
+"""Members that do not answer while others wait for them."""
+
+from __future__ import annotations
+
+import pytest
+
+from pilot.core.commands import DissolveGroup, FormGroup, StopWorker
+from pilot.core.events import GroupBroken
+from pilot.core.ids import NodeId
+from pilot.protocol import wire
+from pilot.service.agents.silence import ANSWER_S, SilenceChecks
+from tests.unit.service.agents.test_roster import roster
+from tests.unit.service.stage import A, B, C, G, Stage, T
+
+WAITS = wire.RankStalled(T, G, 12, 1.5, summing=True)
+REASON = "for 2 s b did not answer, while others waited"
+
+
+class Asked(Stage):
+    """A, B and C train; ``asked`` are the nodes that were asked whether they are there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trains(A, B, C)
+        self.roster, self.asked = roster(A, B, C), list[NodeId]()
+        self.checks = SilenceChecks(self.core, self.roster, lambda node, _message: self.asked.append(node))
+        self.checks.rank_stalled(10.0, A, WAITS)
+
+    def hear(self, now_s: float, *nodes: NodeId) -> None:
+        for node in nodes:
+            self.roster.heard(now_s, self.roster.pilots[node])
+
+
+@pytest.fixture
+def stage() -> Asked:
+    return Asked()
+
+
+def test_all_members_are_asked_once(stage: Asked) -> None:
+    assert stage.asked == [A, B, C]
+    stage.checks.rank_stalled(10.5, C, WAITS)
+    assert stage.asked == [A, B, C]
+
+
+def test_a_member_that_does_not_answer_is_left_out_and_not_accused(stage: Asked) -> None:
+    stage.hear(10.1, A, C)
+    assert stage.checks.overdue(10.0 + ANSWER_S / 2) == []
+    (event,) = stage.checks.overdue(10.0 + ANSWER_S)
+    assert event == GroupBroken(T, G, REASON, silent=(B,))
+    commands = stage.post(event)
+    assert [type(command) for command in commands] == [DissolveGroup, StopWorker, FormGroup]
+    assert commands[1].node == B
+    assert commands[2].members == (A, C)
+    assert not stage.core.pool.aside
+    assert stage.checks.overdue(100.0) == [], "it is found once"
+
+
+def test_members_that_answer_are_only_waited_for(stage: Asked) -> None:
+    stage.hear(10.1, A, B, C)
+    assert stage.checks.overdue(10.0 + ANSWER_S) == []
+    stage.checks.rank_stalled(20.0, B, WAITS)
+    assert stage.asked == [A, B, C] * 2
+
+
+def test_a_coordinator_that_stood_still_itself_finds_nobody_silent(stage: Asked) -> None:
+    stage.roster.excuse(20.0, 10.0)
+    assert stage.checks.overdue(20.0) == []
+
+
+def test_if_nobody_answers_or_none_that_does_has_the_state_the_group_stays(stage: Asked) -> None:
+    assert stage.post(GroupBroken(T, G, REASON, silent=(A, B, C))) == []
+    assert stage.core.trainers[T].members == (A, B, C)
+
+
+@pytest.mark.parametrize(("node", "generation"), [(NodeId("d"), 1), (A, 2)])
+def test_only_members_of_a_group_that_trains_can_ask(node: NodeId, generation: int, stage: Asked) -> None:
+    stage.checks.overdue(100.0)
+    stage.checks.rank_stalled(100.0, node, wire.RankStalled(T, generation, 12, 1.5, summing=True))
+    assert stage.asked == [A, B, C]
