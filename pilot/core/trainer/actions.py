@@ -82,8 +82,8 @@ def stop_surplus(situation: Situation) -> list[Command]:
     return stop(situation.trainer, situation.surplus, "the plan takes this node back")
 
 
-def stop(trainer: Trainer, nodes: list[NodeId], reason: str) -> list[Command]:
-    """Stop the workers on these nodes, unless they are stopping. Those of a broken replica are killed."""
+def stop(trainer: Trainer, nodes: list[NodeId], reason: str, *, kill: bool = False) -> list[Command]:
+    """Stop (or ``kill``) the workers on these nodes, unless they are stopping. Those of a broken replica are killed."""
     out: list[Command] = []
     for node in nodes:
         worker = trainer.workers[node]
@@ -91,7 +91,7 @@ def stop(trainer: Trainer, nodes: list[NodeId], reason: str) -> list[Command]:
             worker.phase, worker.has_state = WorkerPhase.STOPPING, False
             broken = len(trainer.replica_of(node)) < trainer.spec.nodes_per_replica
             why = "its replica is broken" if broken else reason
-            out.append(commands.StopWorker(trainer.id, node, why, worker.alone_s, broken))
+            out.append(commands.StopWorker(trainer.id, node, why, worker.alone_s, kill or broken))
     return out
 
 

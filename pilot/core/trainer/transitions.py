@@ -256,7 +256,7 @@ def _without(trainer: Trainer, event: events.GroupBroken) -> Noted | None:
     silent = [mate for node in event.silent for mate in trainer.replica_of(node)]
     if set(trainer.holders()) <= set(silent):
         return None
-    return Noted([*dissolve(trainer, event.reason), *stop(trainer, silent, event.reason)])
+    return Noted([*dissolve(trainer, event.reason), *stop(trainer, silent, event.reason, kill=True)])
 
 
 def _unloaded(now_s: float, trainer: Trainer, event: events.GroupBroken, node: NodeId) -> Noted:

@@ -49,7 +49,7 @@ def test_a_member_that_does_not_answer_is_left_out_and_not_accused(stage: Asked)
     assert event == GroupBroken(T, G, REASON, silent=(B,))
     commands = stage.post(event)
     assert [type(command) for command in commands] == [DissolveGroup, StopWorker, FormGroup]
-    assert commands[1].node == B
+    assert (commands[1].node, commands[1].kill) == (B, True)
     assert commands[2].members == (A, C)
     assert not stage.core.pool.aside
     assert stage.checks.overdue(100.0) == [], "it is found once"
