@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 import pytest
 
-from pilot import __version__
+from pilot import __version__, planners
 from pilot.checkpoint import structure
 from pilot.cli.main import cli
 from pilot.core import node_types, planning
@@ -127,6 +127,11 @@ def test_the_numbers_of_the_pages_about_plans_are_those_of_the_code() -> None:
     assert f"At most {pool.MOST} such nodes" in plans
     assert f"multiplied by {prognosis.LATE}" in plans
     assert f"({aging.LONGEST_WAIT_S / 3600:g} h; 0: no limit)" in plans
+
+
+def test_the_page_about_planners_has_each() -> None:
+    page = (ROOT / "docs" / "how" / "planners.md").read_text()
+    assert [name for name in planners.NAMES if f"\n| `{name}` " not in page] == []
 
 
 def test_the_page_of_environment_variables_names_each_that_the_code_reads_or_sets() -> None:
