@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,12 @@ import pilot.train
 from pilot.train.session import Session
 
 SAMPLES, BATCH, EPOCHS = 22, 8, 4
-SWITCHES = {2: 1, 6: 2}
+SWITCHES = {"1 -> 2 -> 1": {2: 1, 6: 2}, "replicas": {3: 2, 5: 3, 6: 4}}
 """By step: before summing, the ranks of this generation wait until they can switch to the next one."""
-DIES_IN = 4
+DIES = {"one of two killed": [(4, "n2"), (4, "n3")], "replicas": [(2, "n6"), (2, "n7")]}
+"""In which step which workers of the first generation wait to be killed."""
+ALL_DIE = {"all killed": 1, "replicas": 5}
+"""Of which generation there is a checkpoint when all workers wait to be killed."""
 
 
 class Model(nn.Module):
@@ -67,20 +71,28 @@ def play(way: str, folder: Path, node: str) -> None:
     step = Session.step
 
     def played(session: Session, *arguments: Any, **keywords: Any) -> bool:
-        if way == "one of two killed" and session.steps == DIES_IN and node in ("n2", "n3"):
-            dies(folder, node).touch()
-            signal.pause()
-        if way == "all killed" and any((folder / "checkpoints").glob("*.h5")):
-            dies(folder, node).touch()
-            signal.pause()
         group: Any = session._group
+        generation = group._group.generation if group._group is not None else 0
+        if (generation == 1 and (session.steps, node) in DIES.get(way, ())) or (
+            generation == ALL_DIE.get(way) and _saved(folder / "checkpoints", generation)
+        ):
+            dies(folder, node).touch()
+            signal.pause()
         assert group._between.in_use == bool(os.environ.get("PILOT_BETWEEN_NODES"))
-        waiting = SWITCHES.get(session.steps) if way == "1 -> 2 -> 1" else None
+        waiting = SWITCHES.get(way, {}).get(session.steps)
         while group._group is not None and group._group.generation == waiting and not group._membership.ready_for:
             group._attend(None)
         return step(session, *arguments, **keywords)
 
     Session.step = played
+
+
+def _saved(checkpoints: Path, generation: int) -> bool:
+    """Whether there is a checkpoint of ``generation``; one that is being written gets a second."""
+    by_s = time.monotonic() + 1
+    while not (there := any(checkpoints.glob(f"g{generation:06d}-s????????.h5"))) and time.monotonic() < by_s:
+        time.sleep(0.02)
+    return there
 
 
 def train(*, sharded: bool = False, mixed: bool = False) -> dict[str, torch.Tensor]:
@@ -91,7 +103,7 @@ def train(*, sharded: bool = False, mixed: bool = False) -> dict[str, torch.Tens
     if sharded:
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-        mesh, wide = pilot.train.node_mesh(), torch.float64 if mixed else None
+        mesh, wide = pilot.train.replica_mesh(), torch.float64 if mixed else None
         policy = MixedPrecisionPolicy(param_dtype=wide, reduce_dtype=wide)
         for layer in (model.first, [model.second, model.tied]):
             fully_shard(layer, mesh=mesh, mp_policy=policy)

@@ -42,7 +42,11 @@ SCRIPT = Path(node_script.__file__)
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
-    folder = tmp_path_factory.mktemp("alone")
+    return ran_alone(tmp_path_factory.mktemp("alone"))
+
+
+def ran_alone(folder: Path) -> dict[str, torch.Tensor]:
+    """What the script computes under plain ``python``."""
     run_alone(folder, SCRIPT, "plain", "alone", str(folder))
     kept: dict[str, torch.Tensor] = torch.load(node_script.ran(folder, "alone"))
     return kept
@@ -56,13 +60,25 @@ def ran(cluster: Plane, folder: Path) -> list[dict[str, torch.Tensor]]:
 
 
 @contextmanager
-def cluster_of(row: NodeRow, rails: int, way: str, folder: Path) -> Iterator[tuple[Plane, list[Node], list[Node]]]:
-    """A plane with the workers of two nodes."""
-    arguments = "sharded" if row.sharded else "plain", way, str(folder)
-    fabrics = {"node_fabric": row.fabric, "between_nodes": row.between_nodes, "rails": rails}
-    with plane(folder, SCRIPT, *arguments, ranks_per_node=2, **fabrics) as cluster:
-        workers = cluster.start(4)
-        yield cluster, workers[:2], workers[2:]
+def cluster_of(
+    row: NodeRow, rails: int, way: str, folder: Path, **options: Any
+) -> Iterator[tuple[Plane, list[Node], list[Node]]]:
+    """A plane with the workers of two replicas, which are most often nodes."""
+    arguments, each = ("sharded" if row.sharded else "plain", way, str(folder)), 2 * row.nodes_per_replica
+    options |= {"node_fabric": row.fabric, "between_nodes": row.between_nodes, "rails": rails, "ranks_per_node": 2}
+    with plane(folder, SCRIPT, *arguments, nodes_per_replica=row.nodes_per_replica, **options) as cluster:
+        workers = cluster.start(2 * each)
+        yield cluster, workers[:each], workers[each:]
+
+
+def continued(folder: Path, checkpoints: Path, kind: str, ranks: int) -> list[dict[str, torch.Tensor]]:
+    """The results on one node with so many processes that starts from copies of ``checkpoints``."""
+    folder.mkdir()
+    shutil.copytree(checkpoints, folder / "checkpoints")
+    with plane(folder, SCRIPT, kind, "undisturbed", str(folder), ranks_per_node=ranks) as cluster:
+        cluster.form(cluster.start(ranks))
+        assert cluster.wait_up(1).resumed is not None
+        return ran(cluster, folder)
 
 
 def assert_as_alone(ranks: list[dict[str, torch.Tensor]], alone: dict[str, torch.Tensor]) -> None:
@@ -120,16 +136,9 @@ def test_a_checkpoint_of_shards_loads_on_any_number_of_ranks(alone: dict[str, to
         nodes = cluster.start(4)
         cluster.form(nodes)
         cluster.wait(lambda: any(tmp_path.glob("dies-*")), "a checkpoint")
-    for fabric, ranks in (("plain", 1), ("sharded", 3)):
-        folder = tmp_path / fabric
-        folder.mkdir()
-        shutil.copytree(tmp_path / "checkpoints", folder / "checkpoints")
-        arguments = fabric, "undisturbed", str(folder)
-        with plane(folder, SCRIPT, *arguments, ranks_per_node=ranks) as cluster:
-            cluster.form(cluster.start(ranks))
-            assert cluster.wait_up(1).resumed is not None
-            assert_as_alone(ran(cluster, folder), alone)
-    newest = store.listing(folder / "checkpoints")[0].path
+    assert_as_alone(continued(tmp_path / "plain", tmp_path / "checkpoints", "plain", 1), alone)
+    assert_as_alone(continued(tmp_path / "three", tmp_path / "checkpoints", "sharded", 3), alone)
+    newest = store.listing(tmp_path / "three" / "checkpoints")[0].path
     assert export(newest, tmp_path / "model.safetensors", "model") > 0
     exported = load_file(tmp_path / "model.safetensors")
     for name, tensor in exported.items():

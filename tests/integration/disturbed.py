@@ -20,12 +20,12 @@ BATCH = ("--global-batch-size", "32")
 STEPS_PER_EPOCH = -(-SAMPLES // 32)
 
 
-def assert_exactly_once(reports: Sequence[wire.Progress], epochs: int) -> Ledger:
+def assert_exactly_once(reports: Sequence[wire.Progress], epochs: int, samples: int = SAMPLES) -> Ledger:
     """Check that the reports prove that each sample counted once per epoch; returns their ledger."""
     ledger = Ledger()
     for report in reports:
         ledger.add(LedgerRange(*row) for row in report.ledger)
-    verdict = ledger.exactly_once(dict.fromkeys(range(epochs), SAMPLES))
+    verdict = ledger.exactly_once(dict.fromkeys(range(epochs), samples))
     assert verdict.proved, verdict.text
     return ledger
 

@@ -1,7 +1,8 @@
 """Plays the agents of a few pilots for tests of the data plane: real workers, real MPI, real SIGKILL.
 
 A :class:`Plane` is one trainer. Each :class:`Node` is one pilot's part of it: a worker with its control socket, and a
-rank process per generation. Everything is driven from the test's thread; each wait is for an event, with a deadline.
+rank process per generation. Nodes that are started one after the other make the replicas, if these have several.
+Everything is driven from the test's thread; each wait is for an event, with a deadline.
 """
 
 from __future__ import annotations
@@ -85,6 +86,7 @@ class Plane:
     rails : rank processes per node in a group of several nodes
     warm_ranks : rank processes that a node starts with its worker; others are started on demand
     between_nodes : how gradients are summed over the nodes; empty: through the rank processes
+    nodes_per_replica : over which the model is divided; start, form and lose complete replicas
     """
 
     interface = "lo"
@@ -102,6 +104,7 @@ class Plane:
         node_fabric: str = "",
         rails: int = 1,
         between_nodes: str = "",
+        nodes_per_replica: int = 1,
     ) -> None:
         self.folder = folder
         self.command = [str(script), *arguments]
@@ -112,6 +115,7 @@ class Plane:
         self.node_fabric = node_fabric
         self.rails = rails
         self.between_nodes = between_nodes
+        self.nodes_per_replica = nodes_per_replica
         self.nodes: list[Node] = []
         self.generation = 0
         self.training: list[Node] = []
@@ -151,6 +155,9 @@ class Plane:
             "PILOT_NODE_FABRIC": self.node_fabric,
             "PILOT_NODE_STORE": str(self.folder / f"store-{number // self.ranks_per_node}"),
             "PILOT_INTERFACES": self.interface,
+            "PILOT_REPLICA": str(number // (self.ranks_per_node * self.nodes_per_replica)),
+            "PILOT_REPLICA_PLACE": str(number // self.ranks_per_node % self.nodes_per_replica),
+            "PILOT_REPLICA_NODES": str(self.nodes_per_replica),
         }
         if self.between_nodes:
             environment["PILOT_BETWEEN_NODES"] = self.between_nodes
@@ -291,7 +298,16 @@ class Plane:
             if not piece:
                 node.alive = False
                 self._assert_ended_well(node)
-            node.said += _messages(node.frames.feed(piece))
+            for message in _messages(node.frames.feed(piece)):
+                node.said.append(message)
+                if isinstance(message, wire.ReplicaAddresses):
+                    self._pass_on(message)
+
+    def _pass_on(self, message: wire.ReplicaAddresses) -> None:
+        """Tell all workers of a replica, as its agents and the coordinator do."""
+        size = self.ranks_per_node * self.nodes_per_replica
+        for node in self.nodes[message.replica * size : (message.replica + 1) * size]:
+            node.tell(message)
 
     def logs(self) -> str:
         return "\n".join(f"--- {node.log.name}\n{node.log.read_text()[-2000:]}" for node in self.nodes)

@@ -10,17 +10,19 @@ from tests.equivalence.rows import Ran, Row, Topic
 
 @dataclass(frozen=True, kw_only=True)
 class NodeRow(Row):
-    """A row for nodes of two processes: :mod:`tests.equivalence.test_node_fabrics` runs it, with the script of
-    :mod:`tests.equivalence.node_script`.
+    """A row for nodes of two processes: :mod:`tests.equivalence.test_node_fabrics` runs it, or for replicas of several
+    nodes :mod:`tests.integration.test_replicas`, with the script of :mod:`tests.equivalence.node_script`.
 
     Parameters
     ----------
     fabric : how they sum
     sharded : the model is sharded over them
+    nodes_per_replica : over so many nodes
     """
 
     fabric: str
     sharded: bool = False
+    nodes_per_replica: int = 1
     real: bool = True
 
     def script(self) -> Ran | None:
@@ -35,5 +37,12 @@ ROWS = [
     NodeRow(name="gloo between nodes of two processes", fabric="gloo", between_nodes="gloo"),
     NodeRow(name="gloo between nodes of two processes, sharded", fabric="gloo", between_nodes="gloo", sharded=True),
 ]
+REPLICAS = NodeRow(
+    name="replicas of two nodes of two processes, sharded",
+    fabric="gloo",
+    between_nodes="gloo",
+    sharded=True,
+    nodes_per_replica=2,
+)
 GLOO = Recipe(name="gloo between nodes", between_nodes="gloo", real=True, core=True)
-TOPIC = Topic(75, "Sums in nodes and between them", [*ROWS, GLOO])
+TOPIC = Topic(75, "Sums in nodes and between them", [*ROWS, REPLICAS, GLOO])
