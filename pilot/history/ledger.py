@@ -42,7 +42,7 @@ class LedgerProof(Answer, frozen=True):
     epochs: int  #: complete epochs in the ledger; a stream's last one counts as far as it was read
     samples: int  #: samples in the ledger, over all epochs
     steps: int  #: steps in the ledger; those that were repeated count once
-    voided_steps: int  #: steps that were repeated because no node or checkpoint kept their result
+    voided_steps: int  #: steps that were repeated because no node, complete replica or checkpoint kept their result
     rounds: int = 0  #: rounds in the ledger, if its nodes train in rounds; then a record is an interval of a round
 
 

@@ -58,7 +58,7 @@ class TrainerStatus(Answer, frozen=True):
     preemptions: int  #: nodes preempted with notice while they belonged to it
     losses: int  #: nodes lost without notice while they belonged to it
     worker_deaths: int  #: training processes that ended unexpectedly
-    lost_steps: int  #: completed steps that had to be repeated because no rank survived
+    lost_steps: int  #: completed steps that had to be repeated because no rank, or no complete replica, survived
     redone_steps: int  #: all steps that were repeated
     longest_stall_s: float  #: the longest pause between two steps
     held: str  #: why it gets no nodes, for example because a user holds it; empty: plans may include it

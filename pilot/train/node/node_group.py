@@ -132,8 +132,8 @@ def replica_mesh() -> Any:
             make(store_of(Path(os.environ[STORE]), seat.size, "mesh") if STORE in os.environ else alone())
     elif dist.get_world_size() != seat.size:
         raise UserError(
-            f"pilot.train.node_mesh: the script has made a process group of {dist.get_world_size()}, and a node has"
-            f" {seat.size} training processes: leave init_process_group to node_mesh"
+            f"the script has made a process group of {dist.get_world_size()}, and its model is to be divided over"
+            f" {seat.size} training processes: leave init_process_group to pilot.train.replica_mesh (or node_mesh)"
         )
     return init_device_mesh(kind, (seat.size,), mesh_dim_names=("replica",))
 
