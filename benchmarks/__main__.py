@@ -16,6 +16,7 @@ BENCHMARKS = [
     "horizon",
     "curves",
     "rescale",
+    "replicas",
     "ddp",
     "peers",
     "loader",

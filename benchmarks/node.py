@@ -1,11 +1,12 @@
 """Nodes of two ranks each: plain models by shared memory and by gloo, and sharded ones, on one and two nodes, against
 PyTorch's DDP and FSDP (on two nodes HSDP) over gloo with as many ranks. Two nodes sum through their rank processes, or
-by gloo (*gloo between*). All on the CPUs of one machine, so it says nothing about NCCL's speed.
+by gloo (*gloo between*). In *replicas of two nodes* each of the two is a replica, over which the model is divided. All
+on the CPUs of one machine, so it says nothing about NCCL's speed.
 
 Each way is up at the same time as its peer, and they take turns (:mod:`benchmarks.turns`); a block's time is the median
 of its steps, a ratio the median over the blocks. The bytes between nodes are the kernel's counts for the rank
 processes' sockets during the blocks; for *gloo between* there is no count. Memory is a process's growth from before it
-made its model to after the last block, without freed memory. ``--checkpoint`` compares checkpoints as well
+made its model to after its last step, without freed memory. ``--checkpoint`` compares checkpoints as well
 (:mod:`benchmarks.node_checkpoint`).
 """
 
@@ -24,12 +25,11 @@ from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 
 from benchmarks import node_checkpoint
-from benchmarks.node_script import PER_NODE
 from benchmarks.subjects import make
 from benchmarks.turns import Turns
 from pilot.agent import fork_server
@@ -39,14 +39,33 @@ SCRIPT = Path(__file__).with_name("node_script.py")
 STEPS = {"1M": 20, "25M": 4, "100M": 2}
 """Steps per block."""
 ROUNDS = 5
+
+
+class Way(NamedTuple):
+    """A way to train on some replicas, and the peer's ``kind``. ``fabric``, ``between``: how a node sums, and nodes."""
+
+    kind: str
+    fabric: str
+    between: str
+    peer: str
+    nodes_per_replica: int = 1
+    per_node: int = 2
+
+    @property
+    def per_replica(self) -> int:
+        """Training processes of a replica."""
+        return self.nodes_per_replica * self.per_node
+
+
 WAYS = {
-    "plain, shared memory": ("plain", "shared-memory", "mpi", "ddp"),
-    "plain, gloo": ("plain", "gloo", "mpi", "ddp"),
-    "sharded": ("sharded", "gloo", "mpi", "hsdp"),
-    "plain, gloo between": ("plain", "gloo", "gloo", "ddp"),
-    "sharded, gloo between": ("sharded", "gloo", "gloo", "hsdp"),
+    "plain, shared memory": Way("plain", "shared-memory", "mpi", "ddp"),
+    "plain, gloo": Way("plain", "gloo", "mpi", "ddp"),
+    "sharded": Way("sharded", "gloo", "mpi", "hsdp"),
+    "plain, gloo between": Way("plain", "gloo", "gloo", "ddp"),
+    "sharded, gloo between": Way("sharded", "gloo", "gloo", "hsdp"),
+    "replicas of two nodes": Way("sharded", "gloo", "gloo", "hsdp", nodes_per_replica=2, per_node=1),
+    "replicas of two nodes, two processes each": Way("sharded", "gloo", "gloo", "hsdp", nodes_per_replica=2),
 }
-"""Name → kind, fabric within the node and between nodes, and the peer's kind."""
 _WARM_UP_STEPS = 1
 _DEADLINE_S = 300.0
 _LOOK_S = 0.005
@@ -58,29 +77,28 @@ Result = dict[str, Any]
 
 
 @contextmanager
-def ours(kind: str, fabric: str, between: str, nodes: int, given: list[str]) -> Iterator[tuple[Turns, list[Node]]]:
+def ours(way: Way, replicas: int, given: list[str]) -> Iterator[tuple[Turns, list[Node]]]:
     """A way to train with a session."""
-    options = {"ranks_per_node": PER_NODE, "node_fabric": fabric, "between_nodes": between}
+    options = {"ranks_per_node": way.per_node, "node_fabric": way.fabric, "between_nodes": way.between}
+    options |= {"nodes_per_replica": way.nodes_per_replica}
     with (
         tempfile.TemporaryDirectory() as name,
-        plane(Path(name), SCRIPT, "--kind", kind, "--folder", name, *given, **options) as cluster,
+        plane(Path(name), SCRIPT, "--kind", way.kind, "--folder", name, *given, **options) as cluster,
     ):
-        members = cluster.start(nodes * PER_NODE)
+        members = cluster.start(replicas * way.per_replica)
         cluster.form(members, wait=False)
         wait = lambda done: cluster.wait(done, "a block of steps", _DEADLINE_S)  # noqa: E731  # it is passed on
-        yield Turns(Path(name), len(members), wait), members[::PER_NODE]
+        yield Turns(Path(name), len(members), wait), members[:: way.per_node]
         cluster.wait_finished()
         cluster.stop()
 
 
 @contextmanager
-def theirs(kind: str, nodes: int, arguments: list[str]) -> Iterator[Turns]:
+def theirs(kind: str, ranks: int, arguments: list[str]) -> Iterator[Turns]:
     """A way to train with PyTorch's own means."""
     with tempfile.TemporaryDirectory() as name:
         command = [sys.executable, "-m", "benchmarks.node_script", "--kind", kind, "--folder", name, *arguments]
-        peers = [
-            subprocess.Popen(command, env={**os.environ, "PEER_RANK": str(rank)}) for rank in range(nodes * PER_NODE)
-        ]
+        peers = [subprocess.Popen(command, env={**os.environ, "PEER_RANK": str(rank)}) for rank in range(ranks)]
 
         def wait(done: Callable[[], bool]) -> None:
             while not done():
@@ -96,12 +114,13 @@ def theirs(kind: str, nodes: int, arguments: list[str]) -> Iterator[Turns]:
                 peer.wait()
 
 
-def compare(way: str, subject: str, nodes: int, rounds: int) -> Result:
+def compare(way: Way, subject: str, replicas: int, rounds: int) -> Result:
     """One way and its peer: times, bytes sent, and memory held."""
-    kind, fabric, between, peer = WAYS[way]
-    arguments = ["--subject", subject, "--nodes", str(nodes), "--steps", str(STEPS[subject])]
-    arguments += ["--blocks", str(1 + rounds)]
-    with ours(kind, fabric, between, nodes, arguments) as (us, leaders), theirs(peer, nodes, arguments) as them:
+    peer = way.peer
+    arguments = ["--subject", subject, "--replicas", str(replicas), "--processes", str(way.per_replica)]
+    arguments += ["--steps", str(STEPS[subject]), "--blocks", str(1 + rounds)]
+    processes = replicas * way.per_replica
+    with ours(way, replicas, arguments) as (us, leaders), theirs(peer, processes, arguments) as them:
         ways = {"pilot": us, peer: them}
         for turns in ways.values():
             turns.run()
@@ -116,8 +135,8 @@ def compare(way: str, subject: str, nodes: int, rounds: int) -> Result:
     for name, ranks in blocks[-1].items():
         held = max(rank["memory_bytes"] for rank in ranks)
         result[f"{name}_memory_relative_to_the_whole_state"] = held / (_STATE_BYTES * numbers)
-    if nodes > 1 and between == "mpi":
-        least = 2 * (nodes - 1) / nodes * 4 * numbers
+    if replicas > 1 and way.between == "mpi":
+        least = 2 * (replicas - 1) / replicas * 4 * numbers
         result["sent_relative_to_the_least"] = max(sent) / (rounds * STEPS[subject]) / least
     return result
 
@@ -135,7 +154,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--subjects", nargs="*", default=["25M", "100M"], choices=list(STEPS))
-    parser.add_argument("--nodes", nargs="*", type=int, default=[1, 2])
+    parser.add_argument("--nodes", nargs="*", type=int, default=[1, 2], help="or replicas of nodes")
     parser.add_argument("--ways", nargs="*", default=list(WAYS), choices=list(WAYS))
     parser.add_argument("--checkpoint", action="store_true")
     arguments = parser.parse_args()
@@ -146,10 +165,10 @@ def main() -> None:
             results[f"{subject}, checkpoint"] = found = node_checkpoint.compare(subject)
             node_checkpoint.show(subject, found)
         for nodes, way in product(arguments.nodes, arguments.ways):
-            if nodes == 1 and WAYS[way][2] != "mpi":
+            if nodes == 1 and WAYS[way].between != "mpi":
                 continue  # a node that is alone sums with nobody
             name = f"{subject}, {nodes} node(s), {way}"
-            results[name] = found = compare(way, subject, nodes, arguments.rounds)
+            results[name] = found = compare(WAYS[way], subject, nodes, arguments.rounds)
             print(f"{name}: {_in_short(found)}", flush=True)
     if arguments.json:
         arguments.json.write_text(json.dumps(results, indent=2))

@@ -26,13 +26,13 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 
-from benchmarks.node_script import PER_NODE, shard
+from benchmarks.node_script import shard
 from benchmarks.subjects import BATCH, data, make
 from pilot.checkpoint import store, tree
 from pilot.checkpoint.publish import own_rows
 from pilot.checkpoint.snapshot import Snapshots
 
-NODES = 2
+NODES, PER_NODE = 2, 2
 RANKS = NODES * PER_NODE
 ROUNDS = 5
 MIB = 2**20

@@ -1,6 +1,6 @@
 """What each rank of ``benchmarks.node`` runs: ``--kind plain`` or ``sharded`` with a session, ``ddp`` or ``hsdp`` with
 PyTorch's own means over gloo (``PEER_RANK`` is then its rank). It reports the seconds of each block's steps, and its
-memory after the block.
+memory after the last of them.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import importlib
 import os
 import time
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +24,14 @@ import pilot.train
 from benchmarks.subjects import BATCH, data, make
 from benchmarks.turns import Seat
 
-PER_NODE = 2
-
 
 def main() -> None:
     """Train when it is its turn, and record the times."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--kind", required=True)
     parser.add_argument("--subject", required=True)
-    parser.add_argument("--nodes", type=int, required=True)
+    parser.add_argument("--replicas", type=int, required=True)
+    parser.add_argument("--processes", type=int, required=True, help="of a replica: most often a node")
     parser.add_argument("--steps", type=int, required=True, help="of a block")
     parser.add_argument("--blocks", type=int, required=True)
     parser.add_argument("--folder", type=Path, required=True)
@@ -42,16 +42,19 @@ def main() -> None:
     _import_all()
     before, seat = _resident(), Seat(arguments.folder, rank)
     for block in (_with_session if ours else _by_itself)(arguments, rank, seat):
-        seat.tell({"seconds": list(block), "memory_bytes": _resident() - before})
+        seconds = list(islice(block, arguments.steps))
+        memory = _resident() - before
+        list(block)  # the session ends its epoch
+        seat.tell({"seconds": seconds, "memory_bytes": memory})
 
 
 def _with_session(arguments: argparse.Namespace, _rank: int, seat: Seat) -> Iterator[Iterator[float]]:
     model = make(arguments.subject)
     if arguments.kind == "sharded":
-        shard(model, pilot.train.node_mesh())
+        shard(model, pilot.train.replica_mesh())
     optimizer = torch.optim.Adam(model.parameters())
     session = pilot.train.session(model, optimizer, lr_rule="none")
-    samples = data(arguments.subject, arguments.steps * BATCH * arguments.nodes)
+    samples = data(arguments.subject, arguments.steps * BATCH * arguments.replicas)
     loader = session.loader(samples, batch_size=BATCH)
     for _ in session.epochs(arguments.blocks):
         seat.wait()
@@ -61,16 +64,17 @@ def _with_session(arguments: argparse.Namespace, _rank: int, seat: Seat) -> Iter
 def _by_itself(arguments: argparse.Namespace, rank: int, seat: Seat) -> Iterator[Iterator[float]]:
     from torch.distributed.device_mesh import init_device_mesh
 
-    ranks = arguments.nodes * PER_NODE
+    replicas, processes = arguments.replicas, arguments.processes
+    ranks = replicas * processes
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     dist.init_process_group("gloo", init_method=f"file://{arguments.folder}/store", rank=rank, world_size=ranks)
     model = make(arguments.subject)
     if arguments.kind == "hsdp":
-        mesh = init_device_mesh("cpu", (arguments.nodes, PER_NODE), mesh_dim_names=("nodes", "node"))
-        shard(model, mesh if arguments.nodes > 1 else mesh["node"])
+        mesh = init_device_mesh("cpu", (replicas, processes), mesh_dim_names=("replicas", "replica"))
+        shard(model, mesh if replicas > 1 else mesh["replica"])
     call: Callable[..., Any] = nn.parallel.DistributedDataParallel(model) if arguments.kind == "ddp" else model
     optimizer = torch.optim.Adam(model.parameters())
-    share = BATCH // PER_NODE
+    share = BATCH // processes
     inputs, labels = data(arguments.subject, arguments.steps * share).tensors
     batches = list(zip(inputs.split(share), labels.split(share), strict=True))
     for _ in range(arguments.blocks):
