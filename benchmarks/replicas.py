@@ -34,7 +34,7 @@ def lose_a_node(subject: str) -> dict[str, float]:
         try:
             pool.up()
             agents = [pool.agent() for _ in range(4)]
-            script = shutil.copy(SCRIPT, pool.folder)
+            script = shutil.copy(SCRIPT, pool.folder)  # apart from scripts for which nothing can be preloaded
             trainer = pool.submit(script, *map(str, SUBJECTS[subject]), name, options=(*pool.gains(), *OPTIONS))
             pool.until_step(trainer, 1, nodes=4)
             agents.append(pool.agent())
