@@ -68,7 +68,7 @@ def test_the_mate_of_a_node_that_stands_still_is_killed_and_soon_in_a_new_replic
     decisions = list(replayed(pool).decisions)
     (lost_s,) = (d.now_s for d in decisions if isinstance(d.event, PoolChanged) and d.event.lost)
     (ended_s,) = (d.now_s for d in decisions if isinstance(d.event, WorkerExited))
-    assert 0 < ended_s - lost_s < STOP_LIMIT_S, "it hung in a collective until it was killed as one that does not end"
+    assert ended_s - lost_s < STOP_LIMIT_S, "it hung in a collective until it was killed as one that does not end"
     pool.pilot("cancel", name)
 
 
