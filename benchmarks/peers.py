@@ -116,8 +116,9 @@ def pilot(folder: Path) -> Iterator[Subject]:
     pool.pilot("up", "--site", "local", "--pilots", "0")
     given = ("--env", "PYTHONPATH", "--env", "PEERS_FOLDER", "--between-nodes", "gloo", "--max-nodes", str(NODES))
     try:
-        pool.submit(_HERE / "peers_pilot.py", options=("--live", "--check", "off", *given, *pool.gains()))
+        name = pool.submit(_HERE / "peers_pilot.py", options=("--live", "--check", "off", *given, *pool.gains()))
         yield Subject("peers_pilot.py", lambda _: pool.agent())
+        pool.pilot("ledger", name)  # it fails unless each sample was used once per epoch
     finally:
         for agent in pool.agents:
             kill(agent)
