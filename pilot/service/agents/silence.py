@@ -46,5 +46,6 @@ class SilenceChecks:
         ]
 
     def _silent(self, of: Of, asked_s: float) -> tuple[NodeId, ...]:
+        """Not those whose connection is closed: the roster waits for them for a moment, or after a restart for long."""
         pilots = [self._roster.pilots.get(node) for node in members_of(self._core, of)]
-        return tuple(pilot.node for pilot in pilots if pilot is not None and pilot.heard_s < asked_s)
+        return tuple(one.node for one in pilots if one is not None and one.here and one.heard_s < asked_s)

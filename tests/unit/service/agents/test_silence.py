@@ -62,6 +62,12 @@ def test_members_that_answer_are_only_waited_for(stage: Asked) -> None:
     assert stage.asked == [A, B, C] * 2
 
 
+def test_a_member_that_has_not_come_back_after_a_restart_is_not_silent(stage: Asked) -> None:
+    stage.hear(10.1, A, C)
+    stage.roster.pilots[B].link = None
+    assert stage.checks.overdue(10.0 + ANSWER_S) == []
+
+
 def test_a_coordinator_that_stood_still_itself_finds_nobody_silent(stage: Asked) -> None:
     stage.roster.excuse(20.0, 10.0)
     assert stage.checks.overdue(20.0) == []
