@@ -145,7 +145,7 @@ class PendingCommands:
                 self.forming.pop((event.trainer, event.generation), None)
             case events.GroupExamined():
                 self.examining.pop((event.trainer, event.generation), None)
-            case events.GroupBroken() | events.GroupPaused():
+            case events.GroupBroken(silent=()) | events.GroupPaused():  # the core may keep one with silent members
                 _drop(self.of_groups, (event.trainer, event.generation))
             case events.PoolChanged():
                 self._nodes_lost(event.lost)
