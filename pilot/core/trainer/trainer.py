@@ -280,6 +280,11 @@ class Trainer:
                 among[worker.replica].append(node)
         return [n for replica in among.values() if len(replica) == self.spec.nodes_per_replica for n in replica]
 
+    def can_do_without(self, nodes: Sequence[NodeId]) -> bool:
+        """Whether workers on other nodes hold the state, and are enough for a group, unless the present one pauses."""
+        left = self.complete_replicas([n for n in self.workers if n not in nodes and self.ready_on(n)])
+        return any(map(self.holds_state, left)) and (self.pausing or len(left) >= self.spec.min_nodes)
+
     def without(self, node: NodeId) -> Worker:
         """Remove and return its worker on ``node``. The others of its replica hold a part of the state that counts no
         more.

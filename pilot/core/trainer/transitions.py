@@ -250,12 +250,12 @@ def _group_broken(now_s: float, trainer: Trainer, event: events.GroupBroken) -> 
 
 
 def _without(trainer: Trainer, event: events.GroupBroken) -> Noted | None:
-    """Go on without silent nodes if others hold the state. Nothing is held against them: they may only be short of
-    memory, and train again once their workers have ended.
+    """Go on without silent nodes if others can. Nothing is held against them: they may only be short of memory, and
+    train again once their workers have ended.
     """
-    silent = [mate for node in event.silent for mate in trainer.replica_of(node)]
-    if set(trainer.holders()) <= set(silent):
+    if not trainer.can_do_without(event.silent):
         return None
+    silent = [mate for node in event.silent for mate in trainer.replica_of(node)]
     return Noted([*dissolve(trainer, event.reason), *stop(trainer, silent, event.reason, kill=True)])
 
 

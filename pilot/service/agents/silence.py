@@ -39,13 +39,19 @@ class SilenceChecks:
         """Return the groups with members that have not answered in time."""
         over = {of: asked_s for of, asked_s in self._asked.items() if now_s - asked_s >= ANSWER_S}
         self._asked = {of: asked_s for of, asked_s in self._asked.items() if of not in over}
-        silent = {of: self._silent(of, asked_s) for of, asked_s in over.items()}
+        silent = {of: self._silent(of, asked_s) for of, asked_s in over.items() if members_of(self._core, of)}
         reason = f"for {ANSWER_S:g} s {{}} did not answer, while others waited"
         return [
             GroupBroken(*of, reason.format(", ".join(nodes)), silent=nodes) for of, nodes in silent.items() if nodes
         ]
 
     def _silent(self, of: Of, asked_s: float) -> tuple[NodeId, ...]:
-        """Not those whose connection is closed: the roster waits for them for a moment, or after a restart for long."""
-        pilots = [self._roster.pilots.get(node) for node in members_of(self._core, of)]
-        return tuple(one.node for one in pilots if one is not None and one.here and one.heard_s < asked_s)
+        """Not those whose connection is closed: the roster waits for them for a moment, or after a restart for long.
+        None if those that answered cannot go on alone.
+        """
+        pilots = {node: self._roster.pilots.get(node) for node in members_of(self._core, of)}
+        here = {node: one.heard_s for node, one in pilots.items() if one is not None and one.here}
+        absent = [node for node in pilots if node not in here or here[node] < asked_s]
+        if not self._core.trainers[of[0]].can_do_without(absent):
+            return ()
+        return tuple(node for node in absent if node in here)

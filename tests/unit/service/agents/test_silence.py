@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pilot.core.commands import DissolveGroup, FormGroup, StopWorker
-from pilot.core.events import GroupBroken
+from pilot.core.commands import DissolveGroup, FormGroup, StopWorker, WriteCheckpoint
+from pilot.core.events import GroupBroken, GroupFormed, GroupStalled, TrainerHeld
 from pilot.core.ids import NodeId
 from pilot.protocol import wire
 from pilot.service.agents.silence import ANSWER_S, SilenceChecks
@@ -76,6 +76,49 @@ def test_a_coordinator_that_stood_still_itself_finds_nobody_silent(stage: Asked)
 def test_if_nobody_answers_or_none_that_does_has_the_state_the_group_stays(stage: Asked) -> None:
     assert stage.post(GroupBroken(T, G, REASON, silent=(A, B, C))) == []
     assert stage.core.trainers[T].members == (A, B, C)
+
+
+def test_a_member_whose_connection_has_closed_is_not_relied_upon(stage: Asked) -> None:
+    stage.hear(10.1, A, C)
+    for node in (A, C):
+        stage.roster.pilots[node].away_s = 11.9
+    assert stage.checks.overdue(10.0 + ANSWER_S) == [], "B may be the last one with the state"
+
+
+def test_nobody_is_left_out_if_the_others_were_too_few_to_go_on() -> None:
+    stage = Stage()
+    stage.starts(A, B, min_nodes=2)
+    stage.forms(A, B)
+    stage.post(GroupFormed(T, G, 0))
+    assert stage.post(GroupBroken(T, G, REASON, silent=(B,))) == []
+    checks = SilenceChecks(stage.core, made := roster(A, B), lambda _node, _message: None)
+    checks.rank_stalled(10.0, A, WAITS)
+    made.heard(10.1, made.pilots[A])
+    assert checks.overdue(10.0 + ANSWER_S) == []
+
+
+def test_a_group_that_is_not_left_by_its_silent_members_still_completes_its_commands() -> None:
+    stage = Stage()
+    stage.starts(A, B)
+    stage.forms(A, B)
+    assert stage.post(GroupBroken(T, G, REASON, silent=(B,))) == [], "nobody has a state yet"
+    assert (T, G) in stage.pending.forming
+    stage.post(GroupFormed(T, G, 0), TrainerHeld(T))
+    assert stage.core.trainers[T].pausing
+    stage.post(GroupStalled(T, G, "they wait", 40.0))
+    stage.post(GroupBroken(T, G, REASON, silent=(A, B)))
+    assert (T, G) in stage.pending.pausing
+    assert (T, G) in stage.pending.examining
+
+
+def test_from_a_group_that_pauses_silent_members_are_left_out_however_few_remain() -> None:
+    stage = Stage()
+    stage.starts(A, B, min_nodes=2)
+    stage.forms(A, B)
+    stage.post(GroupFormed(T, G, 0), TrainerHeld(T))
+    commands = stage.post(GroupBroken(T, G, REASON, silent=(B,)))
+    assert [type(command) for command in commands] == [DissolveGroup, StopWorker, WriteCheckpoint]
+    assert commands[2].node == A
 
 
 @pytest.mark.parametrize(("node", "generation"), [(NodeId("d"), 1), (A, 2)])
