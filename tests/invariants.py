@@ -78,6 +78,8 @@ def _trainer(core: Coordinator, trainer: Trainer) -> Iterator[str]:
     for node in trainer.holders():
         if len(trainer.replica_of(node)) != trainer.spec.nodes_per_replica:
             yield f"{trainer.id} has a part of a state on {node}, whose replica is not complete"
+    if trainer.group is not None and (old := set(trainer.holders()).difference(*(g.members for g in trainer.groups))):
+        yield f"{trainer.id} has an old state on {sorted(old)}, outside of its groups"
     if trainer.pausing and trainer.group is None:
         yield f"{trainer.id} pauses without a group"
     if (trainer.held or trainer.shelved) and trainer.target:

@@ -37,12 +37,13 @@ ACTIONS = ["join", "notice", "lose", "submit", "cancel", "finish", "answer", "an
 ACTIONS += ["stall", "publish"]
 USERS = ["hold", "release", "resume", "remove", "reopen", "submit bounded", "submit sized", "damage"]
 REPLICAS = ["submit replicas", "submit replicas"]
+SILENCE = ["silent", "silent", "submit sized"]
 PROFILES = ["submit profiled", "report", "report", "wait a little"]
 CODE = ["load", "load changed"]
 PROOFS = ["submit checked", "submit checked"]
 SICKNESS = ["sicken", "raise", "slow", "wait", "clear"]
 DIFFERENCES = ["joins otherwise", "resumes otherwise"]
-ANY = [*ACTIONS, *SICKNESS, *DIFFERENCES, *CODE, *PROOFS, *USERS, *REPLICAS]
+ANY = [*ACTIONS, *SICKNESS, *DIFFERENCES, *CODE, *PROOFS, *USERS, *REPLICAS, *SILENCE]
 scripts = st.lists(
     st.tuples(st.sampled_from(ANY), st.integers(0, 1 << 16)),
     max_size=80,
@@ -109,6 +110,8 @@ def act(world: World, action: str, number: int) -> None:
             world.send(NodeCleared(rng.choice(world.nodes)))
         case "stall" if trainers:
             world.stall(rng.choice(trainers))
+        case "silent" if trainers:
+            world.fall_silent(rng.choice(trainers), rng)
         case "hold" if trainers:
             world.send(TrainerHeld(rng.choice(trainers)))
         case "release" if trainers:

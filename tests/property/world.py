@@ -21,6 +21,8 @@ from pilot.core.study import events as study_events
 from pilot.core.trainer.proof import ProofState
 from pilot.core.trainer.reconcile import reconcile
 from pilot.core.trainer.spec import TrainerSpec
+from pilot.core.trainer.trainer import Trainer
+from pilot.service.agents.pending import PendingCommands
 from tests.invariants import violations
 
 _OnNode = commands.StartWorker | commands.StopWorker | commands.WriteCheckpoint | commands.CheckScript
@@ -73,6 +75,7 @@ class World:
         self.workers: dict[tuple[TrainerId, NodeId], str] = {}
         self.allowed_s: dict[tuple[TrainerId, NodeId], float] = {}
         self.pending: list[Asynchronous] = []
+        self.books = PendingCommands()
         self.generations: dict[TrainerId, int] = {}
         self.steps: dict[TrainerId, int] = {}
         self.saved: dict[TrainerId, int] = {}
@@ -86,14 +89,29 @@ class World:
         self._save(event)
         commands = self.core.handle(self.now_s, event)
         self.history.append((self.now_s, event, commands))
+        self.books.note(self.now_s, event, commands)
         for command in commands:
             self._take(command)
         assert violations(self.core) == []
+        for trainer in self.core.trainers.values():
+            self._awaited(trainer)
         vacant = {n for n in self.core.pool.leaving if n not in self.core.pool.occupant}
         assert vacant <= self.released, "a node that leaves and has no worker is not let go"
         if isinstance(event, events.Progress | events.CheckpointPublished) and event.trainer in self.core.trainers:
             self._rests(event.trainer)
         return commands
+
+    def _awaited(self, trainer: Trainer) -> None:
+        """What a group waits for is pending, here and in the service's books."""
+        own = [p for p in self.pending if isinstance(p, _OfGroup) and p.trainer == trainer.id]
+        for kind, group, waits in (
+            (commands.FormGroup, trainer.forming, trainer.forming is not None),
+            (commands.PauseGroup, trainer.group, trainer.pausing),
+        ):
+            if waits and group is not None:
+                assert [p for p in own if isinstance(p, kind) and p.generation == group.generation], "nobody answers"
+                of = trainer.id, group.generation
+                assert of in (self.books.forming if kind is commands.FormGroup else self.books.pausing)
 
     def _save(self, event: events.Event) -> None:
         """Record what checkpoints hold once ``event`` has happened."""
@@ -311,6 +329,18 @@ class World:
         group = self.core.trainers[trainer].group or self.core.trainers[trainer].forming
         if group is not None:
             self.send(events.GroupStalled(trainer, group.generation, f"{group.members[0]} has waited 5 s", 5.0))
+
+    def fall_silent(self, trainer: TrainerId, rng: random.Random) -> None:
+        """Members of one of its groups do not answer. If the core goes on without them, others hold the state."""
+        groups = self.core.trainers[trainer].groups
+        if not groups:
+            return
+        group = rng.choice(groups)
+        silent = tuple(rng.sample(group.members, rng.randint(1, len(group.members))))
+        given = self.send(events.GroupBroken(trainer, group.generation, "no answer", silent=silent))
+        stopped = {c.node for c in given if isinstance(c, commands.StopWorker) and c.kill}
+        holders = self.core.trainers[trainer].holders()
+        assert not given or (stopped.issuperset(silent) and holders), "a state was given up"
 
     def slow(self, trainer: TrainerId, node: NodeId) -> None:
         """A worker takes too long to get warm; for a warm worker, the event is stale."""

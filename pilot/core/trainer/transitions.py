@@ -231,6 +231,8 @@ def _group_formed(trainer: Trainer, event: events.GroupFormed) -> Noted | None:
     # nodes that only replace others are not compared
     newcomers = [node for node in trainer.members if 0 < before < after and not trainer.holds_state(node)]
     trainer.evidence.formed(event.step, trainer.group.members, newcomers)
+    for worker in trainer.workers.values():
+        worker.has_state = False  # of others it is old from now on
     for node in trainer.group.members:
         trainer.workers[node].has_state = True
         trainer.workers[node].attempt = trainer.deaths_in_a_row

@@ -107,6 +107,18 @@ def test_a_lost_node_ends_its_worker_and_pending_checkpoint() -> None:
     assert it.reason == "; b was lost before its script had ended"
 
 
+def test_a_state_of_a_node_that_a_new_group_leaves_out_is_old() -> None:
+    world = World()
+    world.join(4)
+    world.submit("t", 2, 4, sizes=(2, 4))
+    world.settle()
+    it, (a, b, _, d) = world.core.trainers[TrainerId("t")], world.nodes
+    world.send(world.worker_dies(it.id, d))
+    assert it.forming is not None
+    world.send(GroupFormed(it.id, it.forming.generation, 9))
+    assert it.holders() == [a, b]
+
+
 def test_room_excludes_nodes_set_aside() -> None:
     it, its = trainer(), pool()
     assert it.room(its) == SPEC.max_nodes, "nobody counts where nothing is set aside"
