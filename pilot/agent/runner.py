@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 TICK_S = 0.25
 INSPECT_EVERY_TICKS = 4
 STOPPED_S = 3.0
-"""No process of ours stands still (state T) for this long, unless somebody stopped it."""
+"""No process of ours stands still (state T) for this long, unless somebody stopped it. Debuggers may need longer."""
 JOIN_LIMIT_S = 120.0
 
 IMPORTS, CHECKS = "imports", "checks"
@@ -215,7 +215,8 @@ class Agent:
         stopped = self._stopped.update(time.monotonic(), [pid for pid in pids if proc.is_stopped(pid)])
         welcome = self._state.departure.welcome
         for pid, stopped_s in stopped.items():
-            if welcome is not None and stopped_s > min(STOPPED_S, welcome.silent_s):
+            limit_s = math.inf if welcome is None else welcome.silent_s
+            if stopped_s > (limit_s if proc.is_traced(pid) else min(STOPPED_S, limit_s)):
                 if pid in watched:
                     trainer, generation = watched[pid]
                     what = f"stopped (SIGSTOP) for {stopped_s:.0f} s"

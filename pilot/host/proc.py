@@ -69,8 +69,17 @@ def kill_marked(*entries: str, limit_s: float = 5.0) -> list[int]:
 
 def is_stopped(pid: int) -> bool:
     """Return whether the process is stopped (SIGSTOP, SIGTSTP) or traced."""
+    return is_traced(pid) or _has_status(pid, psutil.STATUS_STOPPED)
+
+
+def is_traced(pid: int) -> bool:
+    """Return whether a debugger or tracer has stopped the process."""
+    return _has_status(pid, psutil.STATUS_TRACING_STOP)
+
+
+def _has_status(pid: int, status: str) -> bool:
     with suppress(psutil.NoSuchProcess):
-        return psutil.Process(pid).status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
+        return bool(psutil.Process(pid).status() == status)
     return False
 
 

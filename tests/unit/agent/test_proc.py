@@ -66,6 +66,18 @@ def test_stopped_processes_are_seen() -> None:
     assert not proc.is_stopped(process.pid)
 
 
+def test_a_process_that_a_debugger_stops_is_traced() -> None:
+    traceme = "import ctypes, os, signal; ctypes.CDLL(None).ptrace(0, 0, 0, 0); os.kill(os.getpid(), signal.SIGSTOP)"
+    process = subprocess.Popen([sys.executable, "-c", traceme])
+    _, status = os.waitpid(process.pid, 0)
+    assert os.WIFSTOPPED(status)
+    assert proc.is_traced(process.pid)
+    assert proc.is_stopped(process.pid)
+    process.kill()
+    process.wait()
+    assert not proc.is_traced(process.pid)
+
+
 def test_segments_are_seen_while_they_are_mapped_and_there() -> None:
     path = proc.SHARED_MEMORY / f"pilot test {os.getpid()}"
     path.write_bytes(b"x" * 4096)
