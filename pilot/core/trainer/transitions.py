@@ -258,6 +258,8 @@ def _without(trainer: Trainer, event: events.GroupBroken) -> Noted | None:
     if not trainer.can_do_without(event.silent):
         return None
     silent = [mate for node in event.silent for mate in trainer.replica_of(node)]
+    for node in silent:
+        trainer.workers[node].slow = True  # newcomers do not wait for it
     return Noted([*dissolve(trainer, event.reason), *stop(trainer, silent, event.reason, kill=True)])
 
 

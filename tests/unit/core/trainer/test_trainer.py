@@ -119,6 +119,22 @@ def test_a_state_of_a_node_that_a_new_group_leaves_out_is_old() -> None:
     assert it.holders() == [a, b]
 
 
+def test_newcomers_do_not_wait_until_a_silent_node_answers() -> None:
+    world = World()
+    world.join(2)
+    world.submit("t", 2, 4)
+    world.settle()
+    it, (a, b) = world.core.trainers[TrainerId("t")], world.nodes
+    world.join(1)
+    c = world.nodes[-1]
+    while not it.ready_on(c):
+        world.complete(0, generous_plan)
+    assert it.group is not None
+    world.send(GroupBroken(it.id, it.group.generation, "no answer", silent=(b,)))
+    assert it.forming is not None
+    assert it.forming.members == (a, c)
+
+
 def test_room_excludes_nodes_set_aside() -> None:
     it, its = trainer(), pool()
     assert it.room(its) == SPEC.max_nodes, "nobody counts where nothing is set aside"
