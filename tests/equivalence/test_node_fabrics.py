@@ -71,12 +71,12 @@ def cluster_of(
         yield cluster, workers[:each], workers[each:]
 
 
-def continued(folder: Path, checkpoints: Path, kind: str, ranks: int) -> list[dict[str, torch.Tensor]]:
-    """The results on one node with so many processes that starts from copies of ``checkpoints``."""
+def continued(folder: Path, checkpoints: Path, kind: str, ranks: int, **options: Any) -> list[dict[str, torch.Tensor]]:
+    """The results of one replica, with so many processes on each node, that starts from copies of ``checkpoints``."""
     folder.mkdir()
     shutil.copytree(checkpoints, folder / "checkpoints")
-    with plane(folder, SCRIPT, kind, "undisturbed", str(folder), ranks_per_node=ranks) as cluster:
-        cluster.form(cluster.start(ranks))
+    with plane(folder, SCRIPT, kind, "undisturbed", str(folder), ranks_per_node=ranks, **options) as cluster:
+        cluster.form(cluster.start(ranks * options.get("nodes_per_replica", 1)))
         assert cluster.wait_up(1).resumed is not None
         return ran(cluster, folder)
 
@@ -138,6 +138,8 @@ def test_a_checkpoint_of_shards_loads_on_any_number_of_ranks(alone: dict[str, to
         cluster.wait(lambda: any(tmp_path.glob("dies-*")), "a checkpoint")
     assert_as_alone(continued(tmp_path / "plain", tmp_path / "checkpoints", "plain", 1), alone)
     assert_as_alone(continued(tmp_path / "three", tmp_path / "checkpoints", "sharded", 3), alone)
+    options = {"nodes_per_replica": 2, "node_fabric": "gloo", "between_nodes": "gloo"}
+    assert_as_alone(continued(tmp_path / "two nodes", tmp_path / "checkpoints", "sharded", 2, **options), alone)
     newest = store.listing(tmp_path / "three" / "checkpoints")[0].path
     assert export(newest, tmp_path / "model.safetensors", "model") > 0
     exported = load_file(tmp_path / "model.safetensors")
