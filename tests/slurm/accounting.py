@@ -57,7 +57,10 @@ def start_database(folder: Path) -> list[str]:
 
 
 def _options(folder: Path) -> list[str]:
-    """It need not survive a failure of this machine: it is made for one test."""
+    """It need not survive a failure of this machine: it is made for one test. A database that starts empties its folder
+    for temporary tables, so each needs its own.
+    """
     fast = ["--innodb-flush-log-at-trx-commit=0", "--innodb-flush-method=nosync", "--innodb-doublewrite=0"]
     small = ["--innodb-log-file-size=4M", "--innodb-buffer-pool-size=16M"]
-    return ["--no-defaults", "--user=root", f"--datadir={folder / 'database'}", *fast, *small, "--sync-frm=0"]
+    folders = [f"--datadir={folder / 'database'}", f"--tmpdir={folder}"]
+    return ["--no-defaults", "--user=root", *folders, *fast, *small, "--sync-frm=0"]
