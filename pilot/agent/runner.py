@@ -212,7 +212,8 @@ class Agent:
         workers = {pid: (trainer, 0) for trainer, pid in self._workers.pids()}
         watched = workers | {pid: key for key, pid in self._groups.ranks()}
         pids = [*watched, *self._workers.server_pids()]
-        stopped = self._stopped.update(time.monotonic(), [pid for pid in pids if proc.is_stopped(pid)])
+        cpu_s = {pid: proc.cpu_s(pid) for pid in pids if proc.is_stopped(pid)}
+        stopped = self._stopped.update(time.monotonic(), cpu_s)
         welcome = self._state.departure.welcome
         for pid, stopped_s in stopped.items():
             limit_s = math.inf if welcome is None else welcome.silent_s

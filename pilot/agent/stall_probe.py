@@ -99,11 +99,13 @@ class StallProbe:
 
 @dataclass(slots=True)
 class StoppedProcesses:
-    """Measures how long processes have been stopped. One that is at two updates is assumed to have been in between."""
+    """Measures how long processes have been stopped. One that is at two updates, and has had no CPU time, is assumed to
+    have been in between; others run now and then, as under cpulimit.
+    """
 
-    _since_s: dict[int, float] = field(default_factory=dict)
+    _since_s: dict[tuple[int, float], float] = field(default_factory=dict)
 
-    def update(self, now_s: float, stopped: Iterable[int]) -> dict[int, float]:
-        """Return, by pid, for how long the processes that are ``stopped`` now have been."""
-        self._since_s = {pid: self._since_s.get(pid, now_s) for pid in stopped}
-        return {pid: now_s - since_s for pid, since_s in self._since_s.items()}
+    def update(self, now_s: float, stopped: Mapping[int, float]) -> dict[int, float]:
+        """Return, by pid, for how long the processes that are ``stopped`` now, with these CPU times, have been."""
+        self._since_s = {key: self._since_s.get(key, now_s) for key in stopped.items()}
+        return {pid: now_s - since_s for (pid, _), since_s in self._since_s.items()}

@@ -83,6 +83,14 @@ def _has_status(pid: int, status: str) -> bool:
     return False
 
 
+def cpu_s(pid: int) -> float:
+    """Return the CPU time that the process has used; 0 if it has ended."""
+    with suppress(psutil.NoSuchProcess):
+        times = psutil.Process(pid).cpu_times()
+        return float(times.user + times.system)
+    return 0.0
+
+
 def is_working(process: psutil.Process) -> bool:
     """Return whether the process computes, waits for a processor to do so, or for a disk."""
     with suppress(psutil.Error):

@@ -101,6 +101,7 @@ def test_only_orphans_are_reaped() -> None:
 
 def test_the_time_since_a_process_was_first_seen_stopped() -> None:
     stops = StoppedProcesses()
-    assert stops.update(10.0, [1, 2]) == {1: 0.0, 2: 0.0}
-    assert stops.update(12.0, [2]) == {2: 2.0}
-    assert stops.update(13.0, [1, 2]) == {1: 0.0, 2: 3.0}
+    assert stops.update(10.0, {1: 5.0, 2: 5.0}) == {1: 0.0, 2: 0.0}
+    assert stops.update(12.0, {2: 5.0}) == {2: 2.0}
+    assert stops.update(13.0, {1: 5.0, 2: 5.0}) == {1: 0.0, 2: 3.0}
+    assert stops.update(14.0, {1: 5.0, 2: 5.1}) == {1: 1.0, 2: 0.0}, "the second one has run meanwhile"
