@@ -61,6 +61,11 @@ def dies(folder: Path, node: str) -> Path:
     return folder / f"dies-{node}"
 
 
+def waits(folder: Path, generation: int) -> Path:
+    """Exists when a rank of ``generation`` waits until it can switch."""
+    return folder / f"waits-{generation}"
+
+
 def ran(folder: Path, node: str) -> Path:
     """The script's result on ``node``."""
     return folder / f"ran-{node}"
@@ -80,6 +85,8 @@ def play(way: str, folder: Path, node: str) -> None:
             signal.pause()
         assert group._between.in_use == bool(os.environ.get("PILOT_BETWEEN_NODES"))
         waiting = SWITCHES.get(way, {}).get(session.steps)
+        if generation == waiting:
+            waits(folder, generation).touch()
         while group._group is not None and group._group.generation == waiting and not group._membership.ready_for:
             group._attend(None)
         return step(session, *arguments, **keywords)

@@ -81,6 +81,15 @@ def continued(folder: Path, checkpoints: Path, kind: str, ranks: int, **options:
         return ran(cluster, folder)
 
 
+def kill_in_step(cluster: Plane, folder: Path, node: list[Node]) -> None:
+    """Kill the workers of a node in the step in which they wait for that."""
+    for worker in node:
+        cluster.wait(node_script.dies(folder, worker.name).exists, "the step in which a node dies")
+    for worker in node:
+        cluster.kill(worker)
+    cluster.dissolve()
+
+
 def assert_as_alone(ranks: list[dict[str, torch.Tensor]], alone: dict[str, torch.Tensor]) -> None:
     for kept in ranks:
         assert kept.keys() == alone.keys()
@@ -103,11 +112,7 @@ def test_nodes_come_and_go(row: NodeRow, rails: int, alone: dict[str, torch.Tens
 def test_a_node_is_killed(row: NodeRow, rails: int, alone: dict[str, torch.Tensor], tmp_path: Path) -> None:
     with cluster_of(row, rails, "one of two killed", tmp_path) as (cluster, first, second):
         cluster.form([*first, *second])
-        for node in second:
-            cluster.wait(node_script.dies(tmp_path, node.name).exists, "the step in which a node dies")
-        for node in second:
-            cluster.kill(node)
-        cluster.dissolve()
+        kill_in_step(cluster, tmp_path, second)
         cluster.form(first)
         ranks = ran(cluster, tmp_path)
     assert_as_alone(ranks, alone)

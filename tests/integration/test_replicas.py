@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.equivalence import node_script
 from tests.equivalence.node_script import EPOCHS, SAMPLES
-from tests.equivalence.test_node_fabrics import assert_as_alone, cluster_of, continued, ran, ran_alone
+from tests.equivalence.test_node_fabrics import assert_as_alone, cluster_of, continued, kill_in_step, ran, ran_alone
 from tests.equivalence.topics.nodes import REPLICAS
 from tests.integration.disturbed import assert_exactly_once
 from tests.integration.plane import Node, Plane
@@ -15,13 +15,8 @@ from tests.integration.plane import Node, Plane
 
 def lose_node(cluster: Plane, folder: Path, replica: list[Node]) -> None:
     """Kill the second node of ``replica`` in a step; the processes of the first one end by themselves."""
-    mates, killed = replica[:2], replica[2:]
-    for node in killed:
-        cluster.wait(node_script.dies(folder, node.name).exists, "the step in which a node dies")
-    for node in killed:
-        cluster.kill(node)
-    cluster.dissolve()
-    cluster.wait_raised(mates)
+    kill_in_step(cluster, folder, replica[2:])
+    cluster.wait_raised(replica[:2])
 
 
 def test_whatever_happens_to_replicas_they_compute_what_one_process_does(tmp_path: Path) -> None:
@@ -33,6 +28,7 @@ def test_whatever_happens_to_replicas_they_compute_what_one_process_does(tmp_pat
         assert cluster.wait_up(cluster.form(first)).step == 2
         new = cluster.start(len(broken))
         for step, members in ((4, [*first, *new]), (6, new), (7, [*new, *first])):
+            cluster.wait(node_script.waits(tmp_path, cluster.generation).exists, "the step before the switch")
             assert cluster.wait_up(cluster.form(members, switch=True)).step == step
         cluster.wait(node_script.dies(tmp_path, first[0].name).exists, "a checkpoint of both replicas")
         for node in (*new, *first):
