@@ -31,7 +31,7 @@ from pilot.site.site import Site
 
 site = Site(
     name="e2e", scheduler="local", bind_address="{address}", interface={interface}, notice_signal="TERM", grace_s=5,
-    poll_s=0.5, heartbeat_s=0.5, silent_s=4, orphan_s={orphan_s}, form_timeout_s={form_s},
+    poll_s=0.5, heartbeat_s=0.5, silent_s={silent_s}, orphan_s={orphan_s}, form_timeout_s={form_s},
     checkpoint_interval_s=0.5, checkpoints_kept=3, ranks_per_node={ranks},
     check="{check}", check_limit_s={check_limit_s},
 )
@@ -43,6 +43,7 @@ class Pool:
     """A test's pool: commands as a user types them, and agents as a user's own batch script runs them."""
 
     folder: Path
+    silent_s: float = 4.0
     orphan_s: float = 60.0  # on a busy machine a killed coordinator has taken 18 s to be back
     form_s: float = 30.0
     address: str = "127.0.0.1"
@@ -89,8 +90,9 @@ class Pool:
     def site(self) -> str:
         """The text of its site file."""
         interface = '"lo"' if self.address == "127.0.0.1" else None
-        values = {"orphan_s": self.orphan_s, "form_s": self.form_s, "ranks": self.ranks, "address": self.address}
-        return SITE.format(**values, interface=interface, check=self.check, check_limit_s=self.check_limit_s)
+        times = {"silent_s": self.silent_s, "orphan_s": self.orphan_s, "form_s": self.form_s}
+        values = {"ranks": self.ranks, "address": self.address}
+        return SITE.format(**times, **values, interface=interface, check=self.check, check_limit_s=self.check_limit_s)
 
     def agent(self, *within: str, connection: Path | None = None) -> subprocess.Popen[bytes]:
         """One more pilot, started by hand; ``within`` is a command prefix that runs it."""

@@ -69,18 +69,18 @@ def kill_marked(*entries: str, limit_s: float = 5.0) -> list[int]:
 
 def is_stopped(pid: int) -> bool:
     """Return whether the process is stopped (SIGSTOP, SIGTSTP) or traced."""
-    return is_traced(pid) or _has_status(pid, psutil.STATUS_STOPPED)
+    return _status(pid) in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
 
 
 def is_traced(pid: int) -> bool:
     """Return whether a debugger or tracer has stopped the process."""
-    return _has_status(pid, psutil.STATUS_TRACING_STOP)
+    return _status(pid) == psutil.STATUS_TRACING_STOP
 
 
-def _has_status(pid: int, status: str) -> bool:
+def _status(pid: int) -> str:
     with suppress(psutil.NoSuchProcess):
-        return bool(psutil.Process(pid).status() == status)
-    return False
+        return str(psutil.Process(pid).status())
+    return ""
 
 
 def cpu_s(pid: int) -> float:

@@ -12,7 +12,6 @@ import re
 import time
 from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass, field
-from itertools import chain
 
 from pilot.core.commands import ReleaseNode
 from pilot.core.events import Event, GroupBroken
@@ -192,8 +191,8 @@ class Service:
             self.lose(node, why)
         for stop in late.stops:
             self._effects.perform(stop)
-        checks = self._inbound.stall_checks.overdue(now_s), self._inbound.silence.overdue(now_s)
-        waited = (*late.events, *chain.from_iterable(checks))
+        inbound = self._inbound
+        waited = (*late.events, *inbound.stall_checks.overdue(now_s), *inbound.silence.overdue(now_s))
         self._post([*map(self._inbound.unreached.explained, waited), *self.driver.core.due(now_s)])
 
     def _holders(self, node: NodeId) -> Iterable[NodeId]:

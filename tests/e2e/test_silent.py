@@ -8,9 +8,8 @@ from tests.pools import Pool
 
 
 def test_the_others_go_on_without_a_node_that_stands_still_and_it_trains_again_afterwards(pool: Pool) -> None:
-    site = pool.folder / "e2e.py"
-    site.write_text(pool.site().replace("silent_s=4", "silent_s=500").replace("orphan_s=60", "orphan_s=900"))
-    pool.pilot("up", "--site", site, "--pilots", "0")
+    pool.silent_s, pool.orphan_s = 500.0, 900.0
+    pool.up()
     agents = [pool.agent() for _ in range(3)]
     name = pool.submit_lasting()
     pool.until_step(name, 20, nodes=3)

@@ -45,10 +45,8 @@ def throttled(process: psutil.Process) -> Iterator[None]:
 
 
 def test_a_node_that_is_given_little_time_is_named(pool: Pool) -> None:
-    pool.orphan_s = 120.0
-    site = pool.folder / "e2e.py"
-    site.write_text(pool.site().replace("silent_s=4", "silent_s=60"))  # a process that is often stopped is not stuck
-    pool.pilot("up", "--site", site, "--pilots", "0")
+    pool.silent_s, pool.orphan_s = 60.0, 120.0  # a process that is often stopped is not stuck
+    pool.up()
     for _ in range(2):
         pool.agent()
     name = pool.submit(script(pool, BUSY, samples=3200), options=pool.gains())

@@ -46,7 +46,7 @@ class Worker:
     #: deaths in a row of the trainer when it was started or its group formed: processes that die together count once
     attempt: int
     phase: WorkerPhase = WorkerPhase.STARTING
-    slow: bool = False  #: it has been starting for so long that the others no longer wait for it
+    slow: bool = False  #: the others do not wait for it: it has been starting for too long, or its node is silent
     has_state: bool = False  #: it was in a group, so it holds parameters that count
     alone_s: float = 0.0  #: the loop is over, and its script may run on for this long; 0: it may not
     interval_s: float | None = None  #: between its checkpoints; None: the site's interval

@@ -247,11 +247,11 @@ def _group_broken(now_s: float, trainer: Trainer, event: events.GroupBroken) -> 
     if event.unloaded is not None and event.node is not None:
         return _unloaded(now_s, trainer, event, event.node)
     if event.silent:
-        return _without(trainer, event)
+        return _leave_out(trainer, event)
     return _broke(trainer, event.reason, _prevented(trainer, event) if group is trainer.forming else ())
 
 
-def _without(trainer: Trainer, event: events.GroupBroken) -> Noted | None:
+def _leave_out(trainer: Trainer, event: events.GroupBroken) -> Noted | None:
     """Go on without silent nodes if others can. Nothing is held against them: they may only be short of memory, and
     train again once their workers have ended.
     """

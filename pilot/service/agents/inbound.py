@@ -19,7 +19,7 @@ from pilot.core.trainer.proof import ProofState
 from pilot.core.trainer.trainer import WorkerPhase
 from pilot.protocol import wire
 from pilot.protocol.remaining_work import Goal
-from pilot.service.agents.members import Rendezvous, StallChecks, Unreached, finding_of, group_of
+from pilot.service.agents.members import Rendezvous, StallChecks, Unreached, finding_of, group_of, members_of
 from pilot.service.agents.pending import Of
 from pilot.service.agents.roster import Roster
 from pilot.service.agents.silence import SilenceChecks
@@ -127,10 +127,9 @@ class Inbound:
 
     def _group_broken(self, node: NodeId, message: wire.GroupBroken) -> list[Event]:
         """Completes ``FormGroup`` and ``PauseGroup``, or reports that a training group broke."""
-        trainer = self._core.trainers.get(TrainerId(message.trainer))
-        groups = (trainer.group, trainer.forming) if trainer is not None else ()
-        broken = events.GroupBroken(*group_of(message), f"{node}: {message.reason}", node, unloaded=message.unloaded)
-        return [broken for g in groups if g is not None and g.generation == message.generation and node in g.members]
+        of = group_of(message)
+        broken = events.GroupBroken(*of, f"{node}: {message.reason}", node, unloaded=message.unloaded)
+        return [broken] if node in members_of(self._core, of) else []
 
     def _rank_paused(self, node: NodeId, message: wire.RankPaused) -> list[Event]:
         """Completes ``PauseGroup`` when the last member has reported."""

@@ -36,22 +36,19 @@ class SilenceChecks:
                 self._send(member, wire.AreYouThere())
 
     def overdue(self, now_s: float) -> list[Event]:
-        """Return the groups with members that have not answered in time."""
-        over = {of: asked_s for of, asked_s in self._asked.items() if now_s - asked_s >= ANSWER_S}
-        self._asked = {of: asked_s for of, asked_s in self._asked.items() if of not in over}
-        silent = {of: self._silent(of, asked_s) for of, asked_s in over.items() if members_of(self._core, of)}
-        reason = f"for {ANSWER_S:g} s {{}} did not answer, while others waited"
-        return [
-            GroupBroken(*of, reason.format(", ".join(nodes)), silent=nodes) for of, nodes in silent.items() if nodes
-        ]
+        """Return the groups that can go on without members that have not answered in time."""
+        over = [of for of, asked_s in self._asked.items() if now_s - asked_s >= ANSWER_S]
+        return [event for of in over for event in self._without_silent(of, self._asked.pop(of))]
 
-    def _silent(self, of: Of, asked_s: float) -> tuple[NodeId, ...]:
-        """Not those whose connection is closed: the roster waits for them for a moment, or after a restart for long.
-        None if those that answered cannot go on alone.
+    def _without_silent(self, of: Of, asked_s: float) -> list[Event]:
+        """Members whose connection is closed are not silent, as the roster waits for them for a moment, or after a
+        restart for long; but they are not relied upon either.
         """
         pilots = {node: self._roster.pilots.get(node) for node in members_of(self._core, of)}
         here = {node: one.heard_s for node, one in pilots.items() if one is not None and one.here}
         absent = [node for node in pilots if node not in here or here[node] < asked_s]
-        if not self._core.trainers[of[0]].can_do_without(absent):
-            return ()
-        return tuple(node for node in absent if node in here)
+        silent = tuple(node for node in absent if node in here)
+        if not silent or not self._core.trainers[of[0]].can_do_without(absent):
+            return []
+        reason = f"for {ANSWER_S:g} s {', '.join(silent)} did not answer, while others waited"
+        return [GroupBroken(*of, reason, silent=silent)]
